@@ -1,0 +1,428 @@
+//! The command line: what can be typed, and what it means as a [`Config`].
+//!
+//! Flags keep the names that they have in `wasmtime serve`, so that a script
+//! that ran it runs this.
+
+use crate::builtin;
+use crate::component::{ReuseChoice, Source, name_from_path};
+use crate::config::{AppConfig, Config, Note};
+use crate::flags::{Flags, Groups};
+use crate::limits::Limits;
+use crate::outgoing::policy::Policy;
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args, Parser, Subcommand};
+use http::{HeaderName, HeaderValue};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Serves WebAssembly HTTP components (wasi:http 0.2 and 0.3).
+#[derive(Parser)]
+#[command(name = "host", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Serve a component, or the house guests where none is given
+    Serve(Box<Serve>),
+    /// Compile a component to native code of this machine
+    Compile(Compile),
+    /// Tell what a component imports, exports and needs
+    Inspect(Inspect),
+    /// Print completions for a shell
+    Completions {
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Args)]
+pub struct Serve {
+    /// A component (.wasm or .wat), `-` for standard input, or builtin:NAME
+    /// with servlet, remote or hello, and -p2 behind it for wasi:http 0.2
+    #[arg(value_name = "COMPONENT")]
+    component: Option<PathBuf>,
+
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, value_name = "SOCKADDR", default_value = "127.0.0.1:8080")]
+    addr: SocketAddr,
+
+    /// Address where a connection starts a graceful shutdown
+    #[arg(long, value_name = "SOCKADDR")]
+    shutdown_addr: Option<SocketAddr>,
+
+    /// Environment variable of the guest; without a value, ours is passed on
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+
+    /// Directory of this machine that the guest may read and write, and the
+    /// guest's name for it
+    #[arg(long = "dir", value_name = "HOST[::GUEST]")]
+    dirs: Vec<String>,
+
+    /// Header set on each request before the guest sees it, in place of the
+    /// client's; @FILE holds one per line
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+
+    /// Destination that the guest's outgoing requests may reach, e.g.
+    /// https://api.example.com, *.example.com, 10.0.0.0/8, http://APP.internal
+    #[arg(long, value_name = "PATTERN")]
+    egress: Vec<String>,
+
+    /// Leave the instance's number off the guest's log lines
+    #[arg(long)]
+    no_logging_prefix: bool,
+
+    /// Requests that one instance serves before it is dropped [default: 1 for
+    /// wasi:http 0.2, 128 for 0.3]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    max_instance_reuse_count: Option<usize>,
+
+    /// Requests that one instance serves at once [default: 16 for wasi:http
+    /// 0.3; always 1 for 0.2]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    max_instance_concurrent_reuse_count: Option<usize>,
+
+    /// Time that an idle instance waits for its next request (s, ms, us, ns)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    idle_instance_timeout: Duration,
+
+    /// Requests in flight at once [default: 5000]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    max_concurrent_requests: Option<usize>,
+
+    /// Requests that may wait beyond that; further ones get 503 [default: 1000]
+    #[arg(long, value_name = "N")]
+    request_queue: Option<usize>,
+
+    /// Connections open at once [default: 10000]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    max_concurrent_connections: Option<usize>,
+
+    /// Time that a shutdown waits for what was accepted
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    drain_timeout: Duration,
+
+    /// Take native code (.cwasm), which is trusted, not checked
+    #[arg(long)]
+    allow_precompiled: bool,
+
+    #[command(flatten)]
+    wasmtime: Wasmtime,
+}
+
+/// The groups of wasmtime's own options; `-S help` and so on list them.
+#[derive(Args, Default)]
+pub struct Wasmtime {
+    /// Optimization and tuning; `-O help` lists the keys
+    #[arg(short = 'O', long = "optimize", value_name = "KEY[=VAL[,..]]")]
+    optimize: Vec<String>,
+
+    /// Code generation; `-C help` lists the keys
+    #[arg(short = 'C', long = "codegen", value_name = "KEY[=VAL[,..]]")]
+    codegen: Vec<String>,
+
+    /// Debugging; `-D help` lists the keys
+    #[arg(short = 'D', long = "debug", value_name = "KEY[=VAL[,..]]")]
+    debug: Vec<String>,
+
+    /// WebAssembly semantics and limits; `-W help` lists the keys
+    #[arg(short = 'W', long = "wasm", value_name = "KEY[=VAL[,..]]")]
+    wasm: Vec<String>,
+
+    /// WASI; `-S help` lists the keys
+    #[arg(short = 'S', long = "wasi", value_name = "KEY[=VAL[,..]]")]
+    wasi: Vec<String>,
+}
+
+impl Wasmtime {
+    pub fn flags(&self) -> anyhow::Result<Flags> {
+        Flags::parse(Groups {
+            wasi: &self.wasi,
+            wasm: &self.wasm,
+            optimize: &self.optimize,
+            codegen: &self.codegen,
+            debug: &self.debug,
+        })
+    }
+}
+
+#[derive(Args)]
+pub struct Compile {
+    /// The component to compile
+    #[arg(value_name = "COMPONENT")]
+    pub component: PathBuf,
+
+    /// Where to write the native code [default: COMPONENT with .cwasm]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub wasmtime: Wasmtime,
+}
+
+#[derive(Args)]
+pub struct Inspect {
+    /// The component to look at
+    #[arg(value_name = "COMPONENT")]
+    pub component: PathBuf,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What COMPONENT names.
+///
+/// # Errors
+/// There is no house guest of that name.
+pub fn source(component: &Path) -> anyhow::Result<Source> {
+    if component == Path::new("-") {
+        return Ok(Source::Stdin);
+    }
+    let Some(name) = component.to_str().and_then(|path| path.strip_prefix("builtin:")) else {
+        return Ok(Source::File(component.to_owned()));
+    };
+    let (name, bytes) = builtin::find(name).with_context(|| {
+        let known: Vec<_> = builtin::GUESTS.iter().map(|(name, _)| *name).collect();
+        format!("there is no builtin:{name}; there are {}", known.join(", "))
+    })?;
+    Ok(Source::Builtin(name, bytes))
+}
+
+impl Serve {
+    /// # Errors
+    /// All that is wrong with the values, together.
+    pub fn into_config(self) -> anyhow::Result<Config> {
+        let mut problems = Vec::new();
+        let mut note = |problem: anyhow::Error| problems.push(format!("{problem:#}"));
+        let env = self.env.iter().filter_map(|v| parse_env(v).map_err(&mut note).ok()?);
+        let env: Vec<_> = env.collect();
+        let dirs = self.dirs.iter().filter_map(|v| parse_dir(v).map_err(&mut note).ok());
+        let dirs: Vec<_> = dirs.collect();
+        let request_headers = parse_headers(&self.headers).map_err(&mut note).unwrap_or_default();
+        let egress = Policy::parse(&self.egress).map_err(&mut note).ok();
+        let flags = self.wasmtime.flags().map_err(&mut note).ok();
+        let source = self.component.as_deref().map(source).transpose().map_err(&mut note).ok();
+        let (Some(egress), Some(flags), Some(source)) = (egress, flags, source) else {
+            bail!(problems.join("\n"));
+        };
+        ensure!(problems.is_empty(), problems.join("\n"));
+
+        let apps = Apps {
+            env,
+            dirs,
+            reuse: ReuseChoice {
+                total: self.max_instance_reuse_count,
+                concurrent: self.max_instance_concurrent_reuse_count,
+                idle: self.idle_instance_timeout,
+            },
+            egress: (!self.egress.is_empty()).then_some(egress),
+            patterns: &self.egress,
+        };
+        let (apps, notes) = match source {
+            None => apps.house()?,
+            Some(source) => apps.single(source),
+        };
+        Ok(Config {
+            listen: self.addr,
+            shutdown: self.shutdown_addr,
+            apps,
+            request_headers,
+            limits: self.limits(&flags),
+            flags: Arc::new(flags),
+            logging_prefix: !self.no_logging_prefix,
+            allow_precompiled: self.allow_precompiled,
+            notes,
+        })
+    }
+
+    fn limits(&self, flags: &Flags) -> Limits {
+        let defaults = Limits::default();
+        Limits {
+            requests: self.max_concurrent_requests.unwrap_or(defaults.requests),
+            queue: self.request_queue.unwrap_or(defaults.queue),
+            connections: self.max_concurrent_connections.unwrap_or(defaults.connections),
+            drain: self.drain_timeout,
+            answer: flags.store().timeout.unwrap_or(defaults.answer),
+            memory_bytes: flags.store().max_memory_size.unwrap_or(defaults.memory_bytes),
+            ..defaults
+        }
+    }
+}
+
+/// What the apps of one command line have in common.
+struct Apps<'a> {
+    env: Vec<(String, String)>,
+    dirs: Vec<(PathBuf, String)>,
+    reuse: ReuseChoice,
+    /// `None` where nothing was asked for.
+    egress: Option<Policy>,
+    patterns: &'a [String],
+}
+
+impl Apps<'_> {
+    /// One app for every path. It may reach everything, unless told otherwise.
+    fn single(self, source: Source) -> (Vec<AppConfig>, Vec<Note>) {
+        let name = match &source {
+            Source::File(path) => name_from_path(path),
+            Source::Stdin => "app".into(),
+            Source::Builtin(name, _) => (*name).into(),
+        };
+        let notes = match self.egress {
+            None => vec![Note::Text(
+                "Outgoing requests may go anywhere; --egress PATTERN (repeatable) limits them"
+                    .into(),
+            )],
+            Some(_) => Vec::new(),
+        };
+        let app = AppConfig {
+            name: name.into(),
+            source,
+            routes: vec!["/".into()],
+            env: self.env,
+            dirs: self.dirs,
+            egress: self.egress.unwrap_or_else(Policy::open),
+            reuse: self.reuse,
+        };
+        (vec![app], notes)
+    }
+
+    /// The servlet and the remote application that it calls in process.
+    fn house(self) -> anyhow::Result<(Vec<AppConfig>, Vec<Note>)> {
+        let mut reachable = vec!["http://remote.internal".to_owned()];
+        reachable.extend_from_slice(self.patterns);
+        let app = |name: &str, route: &str, egress: Policy| {
+            let (name, bytes) = builtin::find(name).expect("the house guests are built in");
+            AppConfig {
+                name: name.into(),
+                source: Source::Builtin(name, bytes),
+                routes: vec![route.into()],
+                env: self.env.clone(),
+                dirs: self.dirs.clone(),
+                egress,
+                reuse: self.reuse,
+            }
+        };
+        let apps = vec![
+            app("servlet", "/localApp", Policy::parse(&reachable)?),
+            app("remote", "/remoteApp", Policy::closed()),
+        ];
+        let notes = vec![
+            Note::Try("/localApp/async?delay=1000&code=200"),
+            Note::Try("/localApp/async"),
+            Note::Try("/remoteApp/remote?delay=0&code=200"),
+        ];
+        Ok((apps, notes))
+    }
+}
+
+fn parse_env(value: &str) -> anyhow::Result<Option<(String, String)>> {
+    let (name, value) = match value.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (value, std::env::var(value).ok()),
+    };
+    ensure!(!name.is_empty(), "--env ={} names no variable", value.unwrap_or_default());
+    Ok(value.map(|value| (name.to_owned(), value)))
+}
+
+fn parse_dir(value: &str) -> anyhow::Result<(PathBuf, String)> {
+    let (host, guest) = value.split_once("::").unwrap_or((value, value));
+    let metadata = std::fs::metadata(host).with_context(|| format!("--dir {value}"))?;
+    ensure!(metadata.is_dir(), "--dir {value}: {host} is not a directory");
+    Ok((host.into(), guest.to_owned()))
+}
+
+fn parse_headers(values: &[String]) -> anyhow::Result<Vec<(HeaderName, HeaderValue)>> {
+    let mut headers = Vec::new();
+    for value in values {
+        match value.strip_prefix('@') {
+            None => headers.push(parse_header(value)?),
+            Some(file) => {
+                let text = std::fs::read_to_string(file)
+                    .with_context(|| format!("--header @{file}"))?;
+                for line in text.lines().filter(|line| !line.trim().is_empty()) {
+                    headers.push(parse_header(line)?);
+                }
+            }
+        }
+    }
+    Ok(headers)
+}
+
+fn parse_header(text: &str) -> anyhow::Result<(HeaderName, HeaderValue)> {
+    let parse = || {
+        let (name, value) = text.split_once(':')?;
+        Some((name.trim().parse().ok()?, value.trim().parse().ok()?))
+    };
+    parse().with_context(|| format!("--header \"{text}\" is not of the form NAME: VALUE"))
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(n) => Ok(n),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// A number of seconds, or with one of the suffixes s, ms, us, μs, ns.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number = number.parse().map_err(|_| "begins with no number".to_owned())?;
+    match unit {
+        "" | "s" => Ok(Duration::from_secs(number)),
+        "ms" => Ok(Duration::from_millis(number)),
+        "us" | "μs" => Ok(Duration::from_micros(number)),
+        "ns" => Ok(Duration::from_nanos(number)),
+        _ => Err(format!("\"{unit}\" is none of s, ms, us, ns")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn no_two_flags_clash() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_the_suffixes_of_wasmtime() {
+        for (text, duration) in [
+            ("3", Ok(Duration::from_secs(3))),
+            ("3s", Ok(Duration::from_secs(3))),
+            ("250ms", Ok(Duration::from_millis(250))),
+            ("7us", Ok(Duration::from_micros(7))),
+            ("9ns", Ok(Duration::from_nanos(9))),
+        ] {
+            assert_eq!(parse_duration(text), duration, "{text}");
+        }
+        for text in ["", "s", "-1s", "1h", "1 s"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_of_a_command_line_are_told_together() {
+        let cli = Cli::try_parse_from([
+            "host", "serve", "builtin:nobody", "--header", "none", "--env", "=x", "--dir",
+            "/nowhere/at/all",
+        ]);
+        let Ok(Cli { command: Command::Serve(serve) }) = cli else {
+            panic!("the flags themselves are known");
+        };
+        let text = format!("{:#}", serve.into_config().err().unwrap());
+        for part in ["builtin:nobody", "--header \"none\"", "--env =x", "--dir /nowhere"] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! What a guest's imports lead to: the data of a store, the linker for
+//! wasi 0.2 and 0.3, and the hooks from `wasi:http` to the outgoing client.
+//!
+//! Everything of WASI's CLI world is linked, so that a component built with a
+//! standard library finds its imports, but nothing is ambient: what a guest
+//! may see or reach is what [`Rights`] says.
+
+use crate::exchange::Exchange;
+use crate::flags::Flags;
+use crate::guest_log::{GuestLog, Target};
+use crate::outgoing::policy::Policy;
+use crate::outgoing::{self, Client, Deadlines, Interrupted, Watched};
+use crate::roster::Roster;
+use anyhow::Context as _;
+use futures::future::BoxFuture;
+use http_body_util::BodyExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use wasmtime::component::{Accessor, HasData, Linker, Resource, ResourceTable};
+use wasmtime::{AsContextMut as _, Engine, Store, StoreLimits, StoreLimitsBuilder};
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
+use wasmtime_wasi_http::p2::bindings::http::types as p2_types;
+use wasmtime_wasi_http::p2::types::HostIncomingRequest;
+use wasmtime_wasi_http::p3::bindings::http::{client, types as p3_types};
+use wasmtime_wasi_http::{
+    DEFAULT_FORBIDDEN_HEADERS, Error, ForbiddenHeaderFilter, RequestOptions, WasiBody, WasiHttp,
+    WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
+use wasmtime_wasi_keyvalue::{WasiKeyValue, WasiKeyValueCtx, WasiKeyValueCtxBuilder};
+
+/// What the guests of one app may see and reach.
+pub struct Rights {
+    pub env: Vec<(String, String)>,
+    /// Directories of this machine and the names that the guest has for them.
+    pub dirs: Vec<(PathBuf, String)>,
+    pub flags: Arc<Flags>,
+    pub memory_bytes: usize,
+    pub logging_prefix: bool,
+    pub egress: Arc<Egress>,
+}
+
+/// Where the outgoing requests of one app go.
+pub struct Egress {
+    pub policy: Arc<Policy>,
+    pub client: Client<WasiBody>,
+    pub deadlines: Deadlines,
+    pub door: Door,
+}
+
+/// From the name of an app of this host to a call of it; `None` for other
+/// names. The way back up the layers, which `host` sets.
+pub type Door = Arc<dyn Fn(&str) -> Option<InProcess> + Send + Sync>;
+
+/// Hands one request to an app of this host.
+pub type InProcess =
+    Box<dyn FnOnce(Arc<Exchange>, http::Request<WasiBody>) -> InProcessAnswer + Send>;
+
+pub type InProcessAnswer = BoxFuture<'static, Result<http::Response<WasiBody>, Error>>;
+
+impl Rights {
+    /// A store for one instance. `number` tells instances apart in the log and
+    /// is in the guest's environment as `INSTANCE_ID`.
+    pub fn store(
+        &self,
+        engine: &Engine,
+        number: u64,
+        roster: Arc<Roster>,
+    ) -> wasmtime::Result<Store<Ctx>> {
+        let wasi = self.flags.wasi();
+        let mut table = ResourceTable::new();
+        if let Some(most) = wasi.max_resources {
+            table.set_max_capacity(most);
+        }
+        let mut http = WasiHttpCtx::new();
+        if let Some(bytes) = wasi.max_http_fields_size {
+            http.set_field_size_limit(bytes);
+        }
+        let ctx = Ctx {
+            wasi: self.wasi_ctx(number)?,
+            table,
+            http,
+            hooks: Hooks {
+                current: None,
+                egress: Arc::clone(&self.egress),
+                buffer_chunks: wasi.outgoing_body_buffer_chunks,
+                chunk_size: wasi.outgoing_body_chunk_size,
+            },
+            limits: self.store_limits(),
+            config: wasi
+                .config
+                .then(|| WasiConfigVariables::from_iter(wasi.config_vars.iter().cloned())),
+            keyvalue: wasi.keyvalue.then(|| {
+                WasiKeyValueCtxBuilder::new()
+                    .in_memory_data(wasi.keyvalue_data.iter().cloned())
+                    .build()
+            }),
+            roster,
+        };
+        let mut store = Store::new(engine, ctx);
+        store.limiter(|ctx| &mut ctx.limits);
+        if let Some(fuel) = self.flags.store().fuel {
+            store.set_fuel(fuel)?;
+        }
+        if let Some(fuel) = wasi.hostcall_fuel {
+            store.set_hostcall_fuel(fuel);
+        }
+        if let Some(most) = wasi.max_component_handles {
+            store.set_max_component_handles(most);
+        }
+        // A guest that computes gives its thread back at each tick of the
+        // engine's clock.
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_async_yield_and_update(1);
+        Ok(store)
+    }
+
+    fn wasi_ctx(&self, number: u64) -> wasmtime::Result<WasiCtx> {
+        let wasi = self.flags.wasi();
+        let mut builder = WasiCtxBuilder::new();
+        if wasi.inherit_env {
+            builder.inherit_env();
+        }
+        builder.envs(&self.env);
+        builder.env("INSTANCE_ID", number.to_string());
+        for (host, guest) in &self.dirs {
+            builder
+                .preopened_dir(host, guest, FsPerms::ReadWrite)
+                .map_err(|error| error.context(format!("--dir {}", host.display())))?;
+        }
+        if let Some(directory) = &wasi.cwd {
+            builder.initial_cwd(directory);
+        }
+        let number = self.logging_prefix.then_some(number);
+        if wasi.inherit_stdout {
+            builder.stdout(GuestLog::new(Target::Stdout, number));
+        }
+        if wasi.inherit_stderr {
+            builder.stderr(GuestLog::new(Target::Stderr, number));
+        }
+        if let Some(bytes) = wasi.max_random_size {
+            builder.max_random_size(bytes);
+        }
+        builder.allow_tcp(wasi.tcp.unwrap_or(wasi.inherit_network));
+        builder.allow_udp(wasi.udp.unwrap_or(wasi.inherit_network));
+        builder.allow_ip_name_lookup(wasi.allow_ip_name_lookup.unwrap_or(wasi.inherit_network));
+        if wasi.inherit_network || wasi.tcp == Some(true) || wasi.udp == Some(true) {
+            let policy = Arc::clone(&self.egress.policy);
+            builder.socket_addr_check(move |address, _| {
+                let allowed = policy.check_socket(address).is_ok();
+                Box::pin(async move { allowed })
+            });
+        }
+        Ok(builder.build())
+    }
+
+    fn store_limits(&self) -> StoreLimits {
+        let flags = self.flags.store();
+        let mut limits = StoreLimitsBuilder::new().memory_size(self.memory_bytes);
+        if let Some(most) = flags.max_table_elements {
+            limits = limits.table_elements(most);
+        }
+        if let Some(most) = flags.max_instances {
+            limits = limits.instances(most);
+        }
+        if let Some(most) = flags.max_tables {
+            limits = limits.tables(most);
+        }
+        if let Some(most) = flags.max_memories {
+            limits = limits.memories(most);
+        }
+        limits
+            .trap_on_grow_failure(flags.trap_on_grow_failure)
+            .build()
+    }
+}
+
+/// The data of a store.
+pub struct Ctx {
+    wasi: WasiCtx,
+    table: ResourceTable,
+    http: WasiHttpCtx,
+    hooks: Hooks,
+    limits: StoreLimits,
+    config: Option<WasiConfigVariables>,
+    keyvalue: Option<WasiKeyValueCtx>,
+    roster: Arc<Roster>,
+}
+
+impl Ctx {
+    /// The exchange on whose behalf a p2 guest acts: it serves one at a time.
+    pub fn serve(&mut self, exchange: Arc<Exchange>) {
+        self.hooks.current = Some(exchange);
+    }
+}
+
+impl WasiView for Ctx {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView {
+            ctx: &mut self.wasi,
+            table: &mut self.table,
+        }
+    }
+}
+
+impl WasiHttpView for Ctx {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView {
+            ctx: &mut self.http,
+            table: &mut self.table,
+            hooks: &mut self.hooks,
+        }
+    }
+}
+
+struct Hooks {
+    current: Option<Arc<Exchange>>,
+    egress: Arc<Egress>,
+    buffer_chunks: Option<usize>,
+    chunk_size: Option<usize>,
+}
+
+type SendResult =
+    Result<(http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
+
+impl WasiHttpHooks for Hooks {
+    fn forbidden_header_filter(&mut self) -> ForbiddenHeaderFilter {
+        Arc::new(|name| DEFAULT_FORBIDDEN_HEADERS.contains(name))
+    }
+
+    fn send_request(
+        &mut self,
+        request: http::Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _: Box<dyn Future<Output = Result<(), Error>> + Send>,
+    ) -> Box<dyn Future<Output = SendResult> + Send> {
+        let egress = Arc::clone(&self.egress);
+        let exchange = self.current.clone();
+        Box::new(async move {
+            let exchange = exchange.ok_or(Error::InternalError(Some(
+                "an outgoing request outside of any request".into(),
+            )))?;
+            let response = egress.send(exchange, request, options).await?;
+            Ok((response, Box::new(async { Ok(()) }) as Box<_>))
+        })
+    }
+
+    fn p2_outgoing_body_buffer_chunks(&mut self) -> usize {
+        self.buffer_chunks
+            .unwrap_or(wasmtime_wasi_http::p2::DEFAULT_OUTGOING_BODY_BUFFER_CHUNKS)
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        self.chunk_size
+            .unwrap_or(wasmtime_wasi_http::p2::DEFAULT_OUTGOING_BODY_CHUNK_SIZE)
+    }
+}
+
+impl Egress {
+    async fn send(
+        &self,
+        exchange: Arc<Exchange>,
+        request: http::Request<WasiBody>,
+        options: Option<RequestOptions>,
+    ) -> Result<http::Response<WasiBody>, Error> {
+        let options = options.unwrap_or_default();
+        let deadlines = self.deadlines.shortened(
+            options.connect_timeout,
+            options.first_byte_timeout,
+            options.between_bytes_timeout,
+        );
+        if let Some(app) = internal_app(request.uri())
+            && let Some(call) = (self.door)(app)
+        {
+            self.policy.check_internal(app).map_err(|denied| {
+                tracing::info!("request {} app {}: {denied}", exchange.id, exchange.app);
+                Error::HttpRequestDenied
+            })?;
+            let call = call(Arc::clone(&exchange), request);
+            let response = tokio::time::timeout(deadlines.first_byte, call)
+                .await
+                .map_err(|_| Error::HttpResponseTimeout)??;
+            return Ok(response.map(|body| {
+                Watched::new(body, exchange, deadlines.between_bytes).boxed_unsync()
+            }));
+        }
+        let sent = self.client.send(Arc::clone(&exchange), request, deadlines);
+        match sent.await {
+            Ok(response) => {
+                Ok(response.map(|body| body.map_err(error_from_outgoing).boxed_unsync()))
+            }
+            Err(error) => {
+                tracing::info!("request {} app {}: {error}", exchange.id, exchange.app);
+                Err(error_from_outgoing(error))
+            }
+        }
+    }
+}
+
+/// The APP in `http://APP.internal/`.
+fn internal_app(uri: &http::Uri) -> Option<&str> {
+    let host = uri.host()?;
+    let (app, domain) = host.split_at_checked(host.len().checked_sub(".internal".len())?)?;
+    domain.eq_ignore_ascii_case(".internal").then_some(app)
+}
+
+/// The one table from a failed outgoing request to the guest's `error-code`.
+fn error_from_outgoing(error: outgoing::Error) -> Error {
+    use outgoing::Error as Outgoing;
+    match error {
+        Outgoing::Invalid(_) => Error::HttpRequestUriInvalid,
+        Outgoing::Denied(_) => Error::HttpRequestDenied,
+        Outgoing::Dns(reason) => Error::DnsError {
+            rcode: Some(reason),
+            info_code: None,
+        },
+        Outgoing::Refused(_) => Error::ConnectionRefused,
+        Outgoing::Unreachable(_) => Error::DestinationUnavailable,
+        Outgoing::ConnectTimeout => Error::ConnectionTimeout,
+        Outgoing::TlsCertificate(_) => Error::TlsCertificateError,
+        Outgoing::TlsProtocol(_) => Error::TlsProtocolError,
+        Outgoing::FirstByteTimeout => Error::HttpResponseTimeout,
+        Outgoing::BetweenBytesTimeout => Error::ConnectionReadTimeout,
+        Outgoing::Terminated(_) | Outgoing::Cancelled => Error::ConnectionTerminated,
+        Outgoing::Protocol(_) => Error::HttpProtocolError,
+        Outgoing::RequestBody(reason) => Error::InternalError(Some(reason)),
+    }
+}
+
+impl From<Interrupted> for Error {
+    fn from(interrupted: Interrupted) -> Self {
+        error_from_outgoing(interrupted.into())
+    }
+}
+
+/// `wasi:http/client` for guests that share an instance: the call stack tells
+/// on behalf of which exchange a request is made.
+struct SharedClient;
+
+impl HasData for SharedClient {
+    type Data<'a> = WasiHttpCtxView<'a>;
+}
+
+impl client::HostWithStore<Ctx> for SharedClient {
+    async fn send(
+        accessor: &Accessor<Ctx, Self>,
+        request: Resource<p3_types::Request>,
+    ) -> Result<Resource<p3_types::Response>, wasmtime_wasi::TrappableError<p3_types::ErrorCode>>
+    {
+        accessor
+            .with(|mut access| {
+                let mut store = access.as_context_mut();
+                let stack: Vec<_> = store.async_call_stack()?.collect();
+                let ctx = store.data_mut();
+                ctx.hooks.current = ctx.roster.find(&stack);
+                wasmtime::error::Ok(())
+            })
+            .map_err(wasmtime_wasi::TrappableError::trap)?;
+        // Reads `current` when it is first polled, before anything else runs.
+        let accessor = accessor.with_getter::<WasiHttp>(Ctx::http);
+        <WasiHttp as client::HostWithStore<Ctx>>::send(&accessor, request).await
+    }
+}
+
+/// Links everything that a guest may import.
+///
+/// # Errors
+/// Only on a mistake of ours: two definitions of one name.
+pub fn linker(engine: &Engine, flags: &Flags) -> anyhow::Result<Linker<Ctx>> {
+    let mut linker = Linker::new(engine);
+    link(&mut linker, flags)
+        .map_err(anyhow::Error::from)
+        .context("cannot build the linker")?;
+    Ok(linker)
+}
+
+fn link(linker: &mut Linker<Ctx>, flags: &Flags) -> wasmtime::Result<()> {
+    let wasi = flags.wasi();
+    let mut p2 = wasmtime_wasi::p2::bindings::LinkOptions::default();
+    p2.network_error_code(wasi.network_error_code);
+    wasmtime_wasi::p2::add_to_linker_with_options_async(linker, &p2)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
+    if wasi.p3 {
+        wasmtime_wasi::p3::add_to_linker(linker)?;
+        p3_types::add_to_linker::<_, WasiHttp>(linker, Ctx::http)?;
+        client::add_to_linker::<_, SharedClient>(linker, Ctx::http)?;
+    }
+    if wasi.config {
+        wasmtime_wasi_config::add_to_linker(linker, |ctx: &mut Ctx| {
+            WasiConfig::new(ctx.config.as_ref().expect("linked only where it is set"))
+        })?;
+    }
+    if wasi.keyvalue {
+        wasmtime_wasi_keyvalue::add_to_linker(linker, |ctx: &mut Ctx| {
+            let keyvalue = ctx.keyvalue.as_ref().expect("linked only where it is set");
+            WasiKeyValue::new(keyvalue, &mut ctx.table)
+        })?;
+    }
+    tell_p2_the_scheme(linker)
+}
+
+/// wasmtime tells every p2 guest that the scheme is `http`.
+fn tell_p2_the_scheme(linker: &mut Linker<Ctx>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    linker.instance("wasi:http/types@0.2.12")?.func_wrap(
+        "[method]incoming-request.scheme",
+        |store, (_,): (Resource<HostIncomingRequest>,)| {
+            let https = store.data().hooks.current.as_ref().is_some_and(|e| e.https);
+            Ok((Some(if https {
+                p2_types::Scheme::Https
+            } else {
+                p2_types::Scheme::Http
+            }),))
+        },
+    )?;
+    linker.allow_shadowing(false);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::internal_app;
+
+    #[test]
+    fn only_a_host_below_internal_names_an_app() {
+        for (uri, app) in [
+            ("http://remote.internal/", Some("remote")),
+            ("http://Remote.INTERNAL:80/x", Some("Remote")),
+            ("http://a.b.internal/", Some("a.b")),
+            ("http://internal/", None),
+            ("http://xinternal/", None),
+            ("http://ä.internal.org/", None),
+            ("/remote.internal", None),
+        ] {
+            let uri = uri.parse::<http::Uri>();
+            assert_eq!(uri.as_ref().ok().and_then(internal_app), app, "{uri:?}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A guest's failure never looks like success, and is not its neighbours' failure.
+
+use crate::harness::{Host, World, call};
+use crate::origin::{Origin, answer};
+use crate::wire::{Answer, End, chunk, request};
+
+on_both_worlds![
+    a_trap_before_the_answer_is_a_500_with_its_reason_in_the_log,
+    a_return_without_an_answer_is_a_500,
+    a_panic_is_a_500_and_an_exit_is_one_too,
+    a_trap_after_the_headers_breaks_the_connection,
+    a_failure_leaves_the_connection_usable,
+    a_neighbour_survives_a_trap,
+    a_body_in_a_trapping_neighbourhood_is_not_sent_twice,
+];
+
+/// The id of a failed request, which the client's text repeats.
+#[track_caller]
+fn request_id(answer: &Answer) -> String {
+    let id = answer
+        .head
+        .field("x-request-id")
+        .expect("x-request-id")
+        .to_owned();
+    let text = answer.text();
+    assert!(
+        id.len() >= 8 && text.contains(&id),
+        "the text does not name {id:?}: {text:?}"
+    );
+    assert!(
+        text.len() < 400 && text.trim().lines().count() <= 3,
+        "a long text: {text:?}"
+    );
+    let kind = answer.head.field("content-type").unwrap_or("none");
+    assert!(kind.starts_with("text/plain"), "content-type is {kind}");
+    id
+}
+
+/// Waits for the log line of a failure; gives it with the indented lines below it.
+fn logged(host: &Host, needles: &[&str]) -> Vec<String> {
+    host.log().wait_for(needles);
+    // The next event's line, or the backtrace's last: whatever is there once a frame is.
+    host.log()
+        .wait(&format!("a backtrace below {needles:?}"), |lines| {
+            let is_it = |line: &String| needles.iter().all(|needle| line.contains(needle));
+            let at = lines.iter().position(is_it)?;
+            let below = lines[at + 1..]
+                .iter()
+                .take_while(|line| line.starts_with([' ', '\t']));
+            let block: Vec<String> = std::iter::once(&lines[at]).chain(below).cloned().collect();
+            block
+                .iter()
+                .any(|line| line.trim_start().starts_with("0:"))
+                .then_some(block)
+        })
+}
+
+fn a_trap_before_the_answer_is_a_500_with_its_reason_in_the_log(world: World) {
+    let host = Host::probe(world);
+    let answer = host.get("/trap").expect(500);
+    let id = request_id(&answer);
+    assert!(
+        !answer.text().contains("wasm trap"),
+        "the client sees the guest's inside"
+    );
+    let block = logged(&host, &[&id, &world.app("probe"), "wasm trap: "]);
+    assert!(block.len() > 1, "{block:?}");
+    let lines = host.log().all();
+    assert_eq!(
+        lines.iter().filter(|line| line.contains(&id)).count(),
+        1,
+        "{lines:?}"
+    );
+}
+
+fn a_return_without_an_answer_is_a_500(world: World) {
+    let host = Host::probe(world);
+    let id = request_id(&host.get("/return").expect(500));
+    host.log().wait_for(&[&id, &world.app("probe")]);
+}
+
+fn a_panic_is_a_500_and_an_exit_is_one_too(world: World) {
+    let host = Host::probe(world);
+    let id = request_id(&host.get("/panic").expect(500));
+    logged(&host, &[&id, &world.app("probe"), "unreachable"]);
+    let id = request_id(&host.get("/exit?code=1").expect(500));
+    host.log().wait_for(&[&id, &world.app("probe"), "exit"]);
+}
+
+fn a_trap_after_the_headers_breaks_the_connection(world: World) {
+    let host = Host::probe(world);
+    for bytes in [0, 1, 1000, 300_000] {
+        let target = format!("/trap-after-headers?bytes={bytes}");
+        let mut wire = host.send("GET", &target, &[], b"");
+        let answer = wire.answer("GET");
+        assert_eq!(
+            (answer.status(), answer.end),
+            (200, End::Cut),
+            "after {bytes} bytes"
+        );
+        assert_eq!(answer.body.len(), bytes, "not all that was sent arrived");
+        assert!(wire.at_end());
+        let id = answer.head.field("x-request-id");
+        let app = world.app("probe");
+        let needles = ["wasm trap: ", app.as_str(), id.unwrap_or_default()];
+        logged(&host, &needles);
+    }
+    host.log().wait("a line per failure", |lines| {
+        (lines
+            .iter()
+            .filter(|line| line.contains("wasm trap: "))
+            .count()
+            >= 4)
+            .then_some(())
+    });
+}
+
+fn a_failure_leaves_the_connection_usable(world: World) {
+    let host = Host::probe(world);
+    let mut wire = host.connect();
+    for (target, status) in [
+        ("/hello", 200),
+        ("/trap", 500),
+        ("/return", 500),
+        ("/hello", 200),
+    ] {
+        wire.send(&request("GET", target, &[], b""));
+        wire.answer("GET").expect(status);
+    }
+}
+
+/// 1. A request waits for an upstream, without a body and without an answer.
+/// 2. Another request of the same app traps.
+/// 3. On p3, where the two come to share an instance, the first one is run once more, by itself.
+/// 4. The upstream answers, and the first request's client gets the answer.
+fn a_neighbour_survives_a_trap(world: World) {
+    let origin = Origin::answering_when_released(&answer("200 OK", &[], "survived"));
+    let host = Host::probe(world);
+    let mut waiting = host.send("GET", &call(&origin.url("/")), &[], b"");
+    origin.wait(|record| record.requests.len() == 1);
+    let runs = if world == World::P2 { 1 } else { 2 };
+    // An instance takes a second request when it has become idle; hence more than one attempt.
+    for _ in 0..20 {
+        host.get("/trap").expect(500);
+        if origin.record().requests.len() == runs {
+            break;
+        }
+    }
+    origin.wait(|record| record.requests.len() == runs);
+    host.get("/trap").expect(500);
+    origin.release();
+    assert_eq!(waiting.answer("GET").expect(200).text(), "survived");
+    assert_eq!(origin.record().requests.len(), runs);
+}
+
+/// 1. A request with a body is under way when a neighbour traps.
+/// 2. On p2 it does not notice. On p3, where they shared the instance, it ends, and the log says
+///    `instance-lost`; its upstream has seen it once.
+/// 3. Then that version shares no instances: a third request does not notice a trap.
+fn a_body_in_a_trapping_neighbourhood_is_not_sent_twice(world: World) {
+    let origin = Origin::echoing();
+    let host = Host::probe(world);
+    let target = format!("/forward?url={}", crate::harness::encode(&origin.url("/")));
+    let mut forwarding = host.send("POST", &target, &["Transfer-Encoding: chunked"], b"");
+    forwarding.send_chunk(b"abc");
+    assert_eq!(forwarding.head().expect("a head").status(), 200);
+    assert_eq!(forwarding.chunked_bytes(3), b"abc");
+
+    // As above, more than one attempt.
+    let lost = || {
+        host.log()
+            .all()
+            .iter()
+            .any(|line| line.contains("instance-lost"))
+    };
+    for _ in 0..20 {
+        host.get("/trap").expect(500);
+        if world == World::P2 || lost() {
+            break;
+        }
+    }
+    match world {
+        World::P2 => {
+            forwarding.send(&[chunk(b"def"), chunk(b"")].concat());
+            assert_eq!(forwarding.chunked_bytes(3), b"def");
+            assert_eq!(forwarding.chunk().as_deref(), Some(&b""[..]));
+        }
+        World::P3 => {
+            host.log().wait_for(&["instance-lost", &world.app("probe")]);
+            assert_eq!(forwarding.chunk(), None, "a lost answer ended as if whole");
+        }
+    }
+    assert_eq!(origin.record().heads.len(), 1, "the request was sent twice");
+
+    let held = Origin::answering_when_released(&answer("200 OK", &[], "alone"));
+    let mut alone = host.send("POST", &call(&held.url("/")), &[], b"with a body");
+    held.wait(|record| record.heads.len() == 1);
+    for _ in 0..3 {
+        host.get("/trap").expect(500);
+    }
+    held.release();
+    assert_eq!(alone.answer("POST").expect(200).text(), "alone");
+}
