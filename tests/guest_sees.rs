@@ -187,7 +187,7 @@ fn a_body_that_breaks_off_does_not_look_whole(world: World) {
         ("Content-Length: 10", &b"abc"[..]),
         ("Transfer-Encoding: chunked", b"3\r\nabc\r\n"),
     ] {
-        let mut wire = host.send("POST", "/echo", &[field], part);
+        let mut wire = host.send("POST", "/copy", &[field], part);
         assert_eq!(wire.head().expect("a head").status(), 200);
         assert_eq!(wire.chunked_bytes(3), b"abc");
         wire.finish_sending();

@@ -92,9 +92,17 @@ impl Answer {
         self.held.as_ref()?.exchange.failure()
     }
 
+    fn too_short(&self) -> Option<Arc<Failure>> {
+        let missing = self.promised.filter(|bytes| *bytes > 0)?;
+        let cause = format_args!("the body ended {missing} bytes before its Content-Length");
+        Some(Arc::new(Failure::new(Kind::BrokenBody, cause)))
+    }
+
     fn count(&mut self, frame: &Frame<Bytes>) {
         let Some(data) = frame.data_ref() else { return };
-        let Some(promised) = &mut self.promised else { return };
+        let Some(promised) = &mut self.promised else {
+            return;
+        };
         *promised = promised.saturating_sub(data.len() as u64);
         if *promised == 0
             && let Some(held) = &self.held
@@ -163,7 +171,7 @@ impl Body for Answer {
             }
             // A lost store drops the senders of its bodies, which looks like
             // their end; the exchange was told before.
-            None => match self.failure() {
+            None => match self.failure().or_else(|| self.too_short()) {
                 Some(failure) => {
                     let error = Error::InternalError(Some(failure.kind.sentence().into()));
                     self.fail(error, &failure, cx);

@@ -185,7 +185,10 @@ pub fn source(component: &Path) -> anyhow::Result<Source> {
     if component == Path::new("-") {
         return Ok(Source::Stdin);
     }
-    let Some(name) = component.to_str().and_then(|path| path.strip_prefix("builtin:")) else {
+    let Some(name) = component
+        .to_str()
+        .and_then(|path| path.strip_prefix("builtin:"))
+    else {
         return Ok(Source::File(component.to_owned()));
     };
     let (name, bytes) = builtin::find(name).with_context(|| {
@@ -201,21 +204,39 @@ impl Serve {
     pub fn into_config(self) -> anyhow::Result<Config> {
         let mut problems = Vec::new();
         let mut note = |problem: anyhow::Error| problems.push(format!("{problem:#}"));
-        let env = self.env.iter().filter_map(|v| parse_env(v).map_err(&mut note).ok()?);
+        let env = self
+            .env
+            .iter()
+            .filter_map(|v| parse_env(v).map_err(&mut note).ok()?);
         let env: Vec<_> = env.collect();
-        let dirs = self.dirs.iter().filter_map(|v| parse_dir(v).map_err(&mut note).ok());
+        let dirs = self
+            .dirs
+            .iter()
+            .filter_map(|v| parse_dir(v).map_err(&mut note).ok());
         let dirs: Vec<_> = dirs.collect();
-        let request_headers = parse_headers(&self.headers).map_err(&mut note).unwrap_or_default();
+        let request_headers = parse_headers(&self.headers)
+            .map_err(&mut note)
+            .unwrap_or_default();
         let egress = Policy::parse(&self.egress).map_err(&mut note).ok();
         let flags = self.wasmtime.flags().map_err(&mut note).ok();
-        let source = self.component.as_deref().map(source).transpose().map_err(&mut note).ok();
+        let source = self
+            .component
+            .as_deref()
+            .map(source)
+            .transpose()
+            .map_err(&mut note)
+            .ok();
         let (Some(egress), Some(flags), Some(source)) = (egress, flags, source) else {
             bail!(problems.join("\n"));
         };
         ensure!(problems.is_empty(), problems.join("\n"));
 
         let apps = Apps {
-            env,
+            env: if flags.wasi().inherit_env {
+                inherited_env().chain(env).collect()
+            } else {
+                env
+            },
             dirs,
             reuse: ReuseChoice {
                 total: self.max_instance_reuse_count,
@@ -247,10 +268,15 @@ impl Serve {
         Limits {
             requests: self.max_concurrent_requests.unwrap_or(defaults.requests),
             queue: self.request_queue.unwrap_or(defaults.queue),
-            connections: self.max_concurrent_connections.unwrap_or(defaults.connections),
+            connections: self
+                .max_concurrent_connections
+                .unwrap_or(defaults.connections),
             drain: self.drain_timeout,
             answer: flags.store().timeout.unwrap_or(defaults.answer),
-            memory_bytes: flags.store().max_memory_size.unwrap_or(defaults.memory_bytes),
+            memory_bytes: flags
+                .store()
+                .max_memory_size
+                .unwrap_or(defaults.memory_bytes),
             ..defaults
         }
     }
@@ -322,19 +348,32 @@ impl Apps<'_> {
     }
 }
 
+/// What of our own environment is text; guests can have no other.
+fn inherited_env() -> impl Iterator<Item = (String, String)> {
+    let pairs = std::env::vars_os();
+    pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
 fn parse_env(value: &str) -> anyhow::Result<Option<(String, String)>> {
     let (name, value) = match value.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
         None => (value, std::env::var(value).ok()),
     };
-    ensure!(!name.is_empty(), "--env ={} names no variable", value.unwrap_or_default());
+    ensure!(
+        !name.is_empty(),
+        "--env ={} names no variable",
+        value.unwrap_or_default()
+    );
     Ok(value.map(|value| (name.to_owned(), value)))
 }
 
 fn parse_dir(value: &str) -> anyhow::Result<(PathBuf, String)> {
     let (host, guest) = value.split_once("::").unwrap_or((value, value));
     let metadata = std::fs::metadata(host).with_context(|| format!("--dir {value}"))?;
-    ensure!(metadata.is_dir(), "--dir {value}: {host} is not a directory");
+    ensure!(
+        metadata.is_dir(),
+        "--dir {value}: {host} is not a directory"
+    );
     Ok((host.into(), guest.to_owned()))
 }
 
@@ -344,8 +383,8 @@ fn parse_headers(values: &[String]) -> anyhow::Result<Vec<(HeaderName, HeaderVal
         match value.strip_prefix('@') {
             None => headers.push(parse_header(value)?),
             Some(file) => {
-                let text = std::fs::read_to_string(file)
-                    .with_context(|| format!("--header @{file}"))?;
+                let text =
+                    std::fs::read_to_string(file).with_context(|| format!("--header @{file}"))?;
                 for line in text.lines().filter(|line| !line.trim().is_empty()) {
                     headers.push(parse_header(line)?);
                 }
@@ -373,9 +412,13 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 /// A number of seconds, or with one of the suffixes s, ms, us, μs, ns.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let number = number.parse().map_err(|_| "begins with no number".to_owned())?;
+    let number = number
+        .parse()
+        .map_err(|_| "begins with no number".to_owned())?;
     match unit {
         "" | "s" => Ok(Duration::from_secs(number)),
         "ms" => Ok(Duration::from_millis(number)),
@@ -414,14 +457,29 @@ mod tests {
     #[test]
     fn all_mistakes_of_a_command_line_are_told_together() {
         let cli = Cli::try_parse_from([
-            "host", "serve", "builtin:nobody", "--header", "none", "--env", "=x", "--dir",
+            "host",
+            "serve",
+            "builtin:nobody",
+            "--header",
+            "none",
+            "--env",
+            "=x",
+            "--dir",
             "/nowhere/at/all",
         ]);
-        let Ok(Cli { command: Command::Serve(serve) }) = cli else {
+        let Ok(Cli {
+            command: Command::Serve(serve),
+        }) = cli
+        else {
             panic!("the flags themselves are known");
         };
         let text = format!("{:#}", serve.into_config().err().unwrap());
-        for part in ["builtin:nobody", "--header \"none\"", "--env =x", "--dir /nowhere"] {
+        for part in [
+            "builtin:nobody",
+            "--header \"none\"",
+            "--env =x",
+            "--dir /nowhere",
+        ] {
             assert!(text.contains(part), "{part} is missing in: {text}");
         }
     }

@@ -201,7 +201,9 @@ pub fn compile(
     allow_precompiled: bool,
 ) -> anyhow::Result<Component> {
     match Engine::detect_precompiled(bytes) {
-        Some(Precompiled::Component) if allow_precompiled => return load_precompiled(engine, bytes),
+        Some(Precompiled::Component) if allow_precompiled => {
+            return load_precompiled(engine, bytes);
+        }
         Some(Precompiled::Component) => bail!(
             "it is native code (.cwasm), which runs outside of the sandbox if it was tampered \
              with; --allow-precompiled takes it from a source that you trust"
@@ -211,7 +213,7 @@ pub fn compile(
     }
     ensure!(
         !is_core_module(bytes),
-        "it is a core WebAssembly module, not a component; build it with `--target \
+        "it is a core module, not a component; build it with `--target \
          wasm32-wasip2`, or make one of it with `wasm-tools component new`"
     );
     let is_text = bytes.trim_ascii_start().starts_with(b"(");
@@ -221,7 +223,10 @@ pub fn compile(
         if bytes.is_empty() {
             "is empty".to_owned()
         } else {
-            format!("begins with \"{}\"", bytes[..bytes.len().min(8)].escape_ascii())
+            format!(
+                "begins with \"{}\"",
+                bytes[..bytes.len().min(8)].escape_ascii()
+            )
         }
     );
     Component::new(engine, bytes)
@@ -244,7 +249,10 @@ fn load_precompiled(engine: &Engine, bytes: &[u8]) -> anyhow::Result<Component> 
 
 fn exports(engine: &Engine, component: &Component) -> String {
     let ty = component.component_type();
-    let names: Vec<_> = ty.exports(engine).map(|(name, _)| format!("`{name}`")).collect();
+    let names: Vec<_> = ty
+        .exports(engine)
+        .map(|(name, _)| format!("`{name}`"))
+        .collect();
     if names.is_empty() {
         "nothing".into()
     } else {
@@ -291,11 +299,21 @@ pub fn name_from_path(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let mut name: String = stem
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_lowercase()
+            } else {
+                '-'
+            }
+        })
         .collect();
     name.truncate(63);
     let name = name.trim_matches('-');
-    if name.is_empty() { "app".into() } else { name.into() }
+    if name.is_empty() {
+        "app".into()
+    } else {
+        name.into()
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One connection: hyper's HTTP/1.1 over a [`Socket`], and the service that
+//! One connection: hyper's HTTP/1.1 over a [`Socket`](socket::Socket), and the service that
 //! takes its requests to [`Dispatch`].
 //!
 //! While the host drains, the answer that is under way says `Connection:
@@ -8,9 +8,9 @@
 use crate::answer::Answer;
 use crate::dispatch::Dispatch;
 use crate::limits::Limits;
-use crate::socket::{Phase, PhaseCell, Socket};
+use crate::socket::{self, Due, Progress};
 use bytes::Bytes;
-use http::header::{CONNECTION, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -40,6 +40,9 @@ impl Connections {
         let mut http1 = http1::Builder::new();
         http1
             .timer(TokioTimer::new())
+            // `socket` tells clients that have gone from those that have only
+            // finished sending.
+            .half_close(true)
             .header_read_timeout(limits.header_read)
             .max_headers(limits.headers)
             .max_header_size(limits.head_bytes);
@@ -62,53 +65,61 @@ impl Connections {
         let Ok(local) = stream.local_addr() else {
             return Ok(()); // The peer has reset it already.
         };
-        let phase = PhaseCell::new();
-        let socket = TokioIo::new(Socket::new(stream, phase.clone()));
-        let service = service_fn(|request| self.request(request, local, phase.clone()));
+        let (socket, progress, watch) = socket::split(stream);
+        let service = service_fn(|request| self.request(request, local, progress.clone()));
+        let socket = TokioIo::new(socket);
         let mut connection = std::pin::pin!(self.http1.serve_connection(socket, service));
+        let mut gone = std::pin::pin!(watch.gone());
         tokio::select! {
+            biased;
             result = connection.as_mut() => return result,
+            () = gone.as_mut() => return Ok(()),
             () = self.drain.cancelled() => {}
         }
-        if phase.get() == Phase::Idle {
+        if progress.is_idle() {
             tokio::select! {
+                biased;
                 result = connection.as_mut() => return result,
+                () = gone.as_mut() => return Ok(()),
                 () = tokio::time::sleep(self.linger) => {}
             }
         }
         connection.as_mut().graceful_shutdown();
-        connection.await
+        tokio::select! {
+            biased;
+            result = connection => result,
+            () = gone => Ok(()),
+        }
     }
 
     async fn request(
         &self,
         request: http::Request<Incoming>,
         local: SocketAddr,
-        phase: PhaseCell,
+        progress: Progress,
     ) -> Result<http::Response<Answering>, Infallible> {
-        phase.set(if request.body().is_end_stream() {
-            Phase::Waiting
-        } else {
-            Phase::Receiving
-        });
+        progress.received(request.body().is_end_stream());
+        progress.due(Due::Head);
+        let chunks = request.version() == http::Version::HTTP_11;
         let request = request.map(|body| {
-            let phase = phase.clone();
-            Received { body, phase }.boxed_unsync()
+            let progress = progress.clone();
+            Received { body, progress }.boxed_unsync()
         });
         let mut response = self.dispatch.request(request, local, false).await;
         if self.drain.is_cancelled() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }
-        phase.set(Phase::Answering);
-        Ok(response.map(|body| Answering { body, phase }))
+        let chunks = chunks && !response.headers().contains_key(CONTENT_LENGTH);
+        progress.due(if chunks { Due::Chunk } else { Due::Bytes });
+        Ok(response.map(|body| Answering { body, progress }))
     }
 }
 
 /// A request's body; notes its end.
 struct Received {
     body: Incoming,
-    phase: PhaseCell,
+    progress: Progress,
 }
 
 impl Body for Received {
@@ -121,7 +132,7 @@ impl Body for Received {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if frame.is_none() || self.body.is_end_stream() {
-            self.phase.received();
+            self.progress.received(true);
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Error::from)))
     }
@@ -138,7 +149,7 @@ impl Body for Received {
 /// An answer's body; notes its end.
 struct Answering {
     body: Answer,
-    phase: PhaseCell,
+    progress: Progress,
 }
 
 impl Body for Answering {
@@ -163,6 +174,6 @@ impl Body for Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.phase.set(Phase::Idle);
+        self.progress.due(Due::Nothing);
     }
 }

@@ -121,7 +121,10 @@ impl Dispatch {
         let response = match result {
             Ok(Ok(response)) if response.status().is_informational() => Err(Failure::new(
                 Kind::NoAnswer,
-                format_args!("the guest answered with the interim status {}", response.status()),
+                format_args!(
+                    "the guest answered with the interim status {}",
+                    response.status()
+                ),
             )),
             Ok(response) => response,
             Err(_) => Err(Failure::new(
@@ -150,12 +153,19 @@ impl Dispatch {
             tracing::error!("request {id} app {app}: {failure}");
         } else {
             tracing::info!("request {id} app {app}: {failure}");
-            text = format!("{}: {}.\nrequest {id}\n", failure.kind.sentence(), failure.cause);
+            text = format!(
+                "{}: {}.\nrequest {id}\n",
+                failure.kind.sentence(),
+                failure.cause
+            );
         }
         let mut response = Response::new(Answer::text(text));
         *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/plain; charset=utf-8"),
+        );
         headers.insert(
             HeaderName::from_static("x-request-id"),
             HeaderValue::try_from(id.to_string()).expect("hexadecimal digits are a header value"),
@@ -170,7 +180,11 @@ impl Dispatch {
         let prefixes: Vec<_> = self.router.prefixes().map(|p| format!("{p}/")).collect();
         Failure::new(
             Kind::NoRoute,
-            format_args!("no app serves {}; there are {}", request.uri().path(), prefixes.join(", ")),
+            format_args!(
+                "no app serves {}; there are {}",
+                request.uri().path(),
+                prefixes.join(", ")
+            ),
         )
     }
 
@@ -235,11 +249,16 @@ fn make_absolute(
     let authority = match (parts.authority.take(), host) {
         (Some(authority), _) => authority,
         (None, Some(Some(host))) => host,
-        (None, _) => local.to_string().parse().expect("an address is an authority"),
+        (None, _) => local
+            .to_string()
+            .parse()
+            .expect("an address is an authority"),
     };
     parts.authority = Some(authority);
     parts.scheme = Some(if https { Scheme::HTTPS } else { Scheme::HTTP });
-    parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
+    parts
+        .path_and_query
+        .get_or_insert(PathAndQuery::from_static("/"));
     *request.uri_mut() = Uri::from_parts(parts).map_err(|error| error.to_string())?;
     Ok(())
 }
@@ -269,7 +288,9 @@ fn make_truthful(response: &mut Response<WasiBody>, head: bool) -> Length {
     if head || status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
         return Length::None;
     }
-    let promised = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let promised = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok());
     match promised.and_then(|value| value.parse().ok()) {
         Some(bytes) => Length::Promised(bytes),
         None => Length::Unknown,

@@ -39,7 +39,7 @@ pub fn build(flags: &Flags, limits: &Limits) -> anyhow::Result<Engine> {
     }
     Engine::new(&config)
         .map_err(anyhow::Error::from)
-        .context("cannot build the engine; a smaller --max-concurrent-requests needs less")
+        .context("cannot build the engine")
 }
 
 /// Every request may call one other in process, so there are twice as many
@@ -67,8 +67,13 @@ fn pool_sizes(limits: &Limits) -> PoolSizes {
         gc_heaps: 1_000.min(instances),
         max_memory_bytes: limits.memory_bytes,
         table_elements: 20_000,
-        pagemap_scan: if cannot_swap { Enabled::Auto } else { Enabled::No },
-        keep_resident: true,
+        pagemap_scan: if cannot_swap {
+            Enabled::Auto
+        } else {
+            Enabled::No
+        },
+        // Without PAGEMAP_SCAN a slot is reset by clearing all that is kept.
+        keep_resident: cannot_swap,
     }
 }
 
@@ -99,7 +104,11 @@ fn cache(flags: &Flags) -> anyhow::Result<Cache> {
 }
 
 fn cache_directory() -> Option<PathBuf> {
-    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let set = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
     let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
     Some(base.join("host"))
 }
@@ -121,7 +130,9 @@ impl Ticker {
             .spawn(move || {
                 while !stopped.load(Ordering::Relaxed) {
                     std::thread::sleep(TICK);
-                    let Some(engine) = engine.upgrade() else { return };
+                    let Some(engine) = engine.upgrade() else {
+                        return;
+                    };
                     engine.increment_epoch();
                 }
             })

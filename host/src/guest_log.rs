@@ -42,7 +42,10 @@ impl GuestLog {
             Target::Stderr => "stderr",
         };
         let prefix = instance.map_or_else(String::new, |n| format!("{name} [{n}] :: "));
-        let line = Line { prefix, begun: false };
+        let line = Line {
+            prefix,
+            begun: false,
+        };
         Self {
             target,
             line: Arc::new(Mutex::new(line)),

@@ -57,7 +57,11 @@ impl Host {
         for app in std::mem::take(&mut config.apps) {
             let prefixes = app.routes.clone();
             let app = load(&loader, app, &config, &inside).await?;
-            routes.extend(prefixes.into_iter().map(|prefix| (prefix, Arc::clone(&app))));
+            routes.extend(
+                prefixes
+                    .into_iter()
+                    .map(|prefix| (prefix, Arc::clone(&app))),
+            );
             apps.insert(app.name.to_string(), app);
         }
         let headers = std::mem::take(&mut config.request_headers);
@@ -129,7 +133,11 @@ impl Host {
         }
     }
 
-    fn announce(&self, listener: &TcpListener, shutdown: Option<&TcpListener>) -> anyhow::Result<()> {
+    fn announce(
+        &self,
+        listener: &TcpListener,
+        shutdown: Option<&TcpListener>,
+    ) -> anyhow::Result<()> {
         let address = listener.local_addr()?;
         let mut text = format!("Serving HTTP on http://{address}/\n");
         for note in &self.config.notes {
@@ -168,7 +176,9 @@ async fn load(
             door: door(inside),
         }),
     };
-    let version = loader.load(&app.name, &app.source, rights, app.reuse).await?;
+    let version = loader
+        .load(&app.name, &app.source, rights, app.reuse)
+        .await?;
     tracing::debug!("app {} serves {}", app.name, version.world);
     Ok(App::new(app.name, version))
 }

@@ -1,7 +1,7 @@
 //! `host compile` and `host inspect`: what a component is, without serving it.
 
 use crate::cli::{Compile, Inspect};
-use crate::component::{compile, World};
+use crate::component::{World, compile};
 use crate::engine;
 use crate::flags::{Flags, Groups};
 use crate::limits::Limits;
@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 use wasmparser::{Parser, Payload};
-use wasmtime::component::Component;
 use wasmtime::Engine;
+use wasmtime::component::Component;
 
 /// Writes native code that `host serve --allow-precompiled` takes.
 ///
@@ -92,8 +92,14 @@ impl Report {
         let needs = component.resources_required();
         Ok(Self {
             world: World::of(engine, &component).map(|world| world.to_string()),
-            imports: ty.imports(engine).map(|(name, _)| name.to_owned()).collect(),
-            exports: ty.exports(engine).map(|(name, _)| name.to_owned()).collect(),
+            imports: ty
+                .imports(engine)
+                .map(|(name, _)| name.to_owned())
+                .collect(),
+            exports: ty
+                .exports(engine)
+                .map(|(name, _)| name.to_owned())
+                .collect(),
             core_instances: core_instances(bytes)?,
             memories: needs.as_ref().map_or(0, |needs| needs.num_memories),
             tables: needs.as_ref().map_or(0, |needs| needs.num_tables),
@@ -123,7 +129,10 @@ fn core_instances(bytes: &[u8]) -> anyhow::Result<usize> {
     for payload in Parser::new(0).parse_all(&binary) {
         if let Payload::InstanceSection(instances) = payload? {
             for instance in instances {
-                count += usize::from(matches!(instance?, wasmparser::Instance::Instantiate { .. }));
+                count += usize::from(matches!(
+                    instance?,
+                    wasmparser::Instance::Instantiate { .. }
+                ));
             }
         }
     }
@@ -132,7 +141,10 @@ fn core_instances(bytes: &[u8]) -> anyhow::Result<usize> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let world = self.world.as_deref().unwrap_or("none that this host serves");
+        let world = self
+            .world
+            .as_deref()
+            .unwrap_or("none that this host serves");
         writeln!(f, "world            {world}")?;
         for (title, names) in [("imports", &self.imports), ("exports", &self.exports)] {
             for (row, name) in names.iter().enumerate() {
@@ -151,7 +163,15 @@ impl fmt::Display for Report {
             "                 {} tables, the largest of {} elements at first",
             self.tables, self.initial_table_elements
         )?;
-        writeln!(f, "component        {} KiB", self.component_bytes.div_ceil(1024))?;
-        writeln!(f, "native code      {} KiB", self.native_code_bytes.div_ceil(1024))
+        writeln!(
+            f,
+            "component        {} KiB",
+            self.component_bytes.div_ceil(1024)
+        )?;
+        writeln!(
+            f,
+            "native code      {} KiB",
+            self.native_code_bytes.div_ceil(1024)
+        )
     }
 }

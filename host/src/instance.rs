@@ -231,7 +231,10 @@ async fn reason(exchange: &Exchange, error: &wasmtime::Error) -> Failure {
         return Failure::new(kind, format!("{cause:#}"));
     }
     if is_guest_error(error) {
-        return Failure::new(Kind::NoAnswer, format!("the guest returned an error: {error:#}"));
+        return Failure::new(
+            Kind::NoAnswer,
+            format!("the guest returned an error: {error:#}"),
+        );
     }
     // A lost instance and a guest that returned without an answer look alike
     // from here; the worker knows.
@@ -261,7 +264,14 @@ impl HandlerState for Factory {
     type WorkerState = Worker;
 
     async fn instantiate(&self) -> wasmtime::Result<Instance<Ctx, Expiration, Worker>> {
-        let Blueprint { engine, pre, rights, workers, background, .. } = &*self.blueprint;
+        let Blueprint {
+            engine,
+            pre,
+            rights,
+            workers,
+            background,
+            ..
+        } = &*self.blueprint;
         let alive = Alive::new(workers);
         let number = workers.next_number.fetch_add(1, Ordering::Relaxed);
         let roster = Arc::<Roster>::default();
@@ -372,7 +382,8 @@ fn trap(error: &wasmtime::Error) -> Failure {
     failure.backtrace = error.downcast_ref::<WasmBacktrace>().map(|backtrace| {
         // Below a title of wasmtime's.
         let text = backtrace.to_string();
-        text.split_once('\n').map_or_else(String::new, |(_, frames)| frames.to_owned())
+        text.split_once('\n')
+            .map_or_else(String::new, |(_, frames)| frames.to_owned())
     });
     failure
 }

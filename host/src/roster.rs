@@ -58,12 +58,16 @@ impl Roster {
     pub fn unfinished(&self) -> Vec<Arc<Exchange>> {
         let served = self.lock();
         let unfinished = served.iter().filter(|(_, e)| !e.is_finished());
-        unfinished.map(|(_, exchange)| Arc::clone(exchange)).collect()
+        unfinished
+            .map(|(_, exchange)| Arc::clone(exchange))
+            .collect()
     }
 
     /// Whether anybody finished here whose work may still go on.
     pub fn has_finished(&self) -> bool {
-        self.lock().iter().any(|(_, exchange)| exchange.is_finished())
+        self.lock()
+            .iter()
+            .any(|(_, exchange)| exchange.is_finished())
     }
 
     /// Tells what the instance is still needed for; `waker` is woken when the

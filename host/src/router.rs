@@ -23,8 +23,9 @@ impl<T> Router<T> {
         self.routes
             .iter()
             .find(|(prefix, _)| {
-                path.strip_prefix(prefix.as_str())
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || prefix.is_empty())
+                path.strip_prefix(prefix.as_str()).is_some_and(|rest| {
+                    rest.is_empty() || rest.starts_with('/') || prefix.is_empty()
+                })
             })
             .map(|(_, app)| app)
     }

@@ -1,166 +1,210 @@
-//! A client's socket, as hyper reads and writes it.
+//! A client's socket, and the question whether the client is still there.
 //!
 //! TCP tells a peer that has closed from one that has only finished sending
 //! (`shutdown(SHUT_WR)`) by nothing: both send FIN. The difference shows when
-//! something is sent: a peer that has closed answers with RST. So when FIN
-//! comes while an answer is due, the socket sends the first byte of that
-//! answer, which is always the `H` of `HTTP/1.1`, and leaves it out later. A
-//! peer that has closed then resets the connection within a round trip, and
-//! hyper is told; one that only finished sending has lost nothing, and hyper
-//! is told of the end of its input when the answer is complete.
+//! something is sent, which a closed peer answers with RST. So when FIN comes
+//! while an answer is due, one byte of that answer is sent ahead:
+//!
+//! - before its head the `H` of `HTTP/1.1`, which hyper's own write then leaves
+//!   out;
+//! - within a chunked body a `0`, which becomes a leading zero of the next
+//!   chunk's size (`chunk-size = 1*HEXDIG`, RFC 9112 section 7.1).
+//!
+//! A peer that has closed resets the connection within a round trip, and
+//! [`Watch::gone`] resolves; one that only finished sending has lost nothing.
+//! hyper is told to allow half-closed connections, so it reads only what it
+//! needs: the end of the input reaches it where a body or a head is missing.
 
-use std::io::{ErrorKind, IoSlice, Result};
+use futures::task::AtomicWaker;
+use std::future::poll_fn;
+use std::io::{IoSlice, Result};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// Where a connection is with its current request.
+/// What the client is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Phase {
-    /// No request is under way.
-    Idle,
-    /// The body of a request is still to come.
-    Receiving,
-    /// The request is complete, its answer has not begun.
-    Waiting,
-    /// The head of the answer has been given to hyper.
-    Answering,
+pub enum Due {
+    /// Nothing: no request is under way.
+    Nothing,
+    /// The head of an answer.
+    Head,
+    /// The next chunk of a body, or its end.
+    Chunk,
+    /// More of a body that has no chunks.
+    Bytes,
 }
 
-/// The phase, shared by the socket and the service.
-#[derive(Clone)]
-pub struct PhaseCell(Arc<AtomicU8>);
-
-impl PhaseCell {
-    pub fn new() -> Self {
-        Self(Arc::new(AtomicU8::new(Phase::Idle as u8)))
-    }
-
-    pub fn set(&self, phase: Phase) {
-        self.0.store(phase as u8, Ordering::Release);
-    }
-
-    /// From [`Phase::Receiving`] to [`Phase::Waiting`].
-    pub fn received(&self) {
-        let (receiving, waiting) = (Phase::Receiving as u8, Phase::Waiting as u8);
-        _ = self
-            .0
-            .compare_exchange(receiving, waiting, Ordering::AcqRel, Ordering::Acquire);
-    }
-
-    pub fn get(&self) -> Phase {
-        match self.0.load(Ordering::Acquire) {
-            0 => Phase::Idle,
-            1 => Phase::Receiving,
-            2 => Phase::Waiting,
-            _ => Phase::Answering,
-        }
-    }
-}
-
-pub struct Socket {
-    input: Input,
-    output: OwnedWriteHalf,
-    phase: PhaseCell,
-    /// The first byte of the next answer has been sent.
-    begun: bool,
+/// Shared by the socket, the service and the watch, all of one connection.
+struct Shared {
+    /// `None` once the peer has sent FIN.
+    input: Mutex<Option<OwnedReadHalf>>,
+    due: AtomicU8,
+    /// The current request has been read to its end.
+    received: AtomicBool,
+    /// The first byte of the next answer has been sent ahead.
+    ahead: AtomicBool,
     /// The last write did not take everything.
-    blocked: bool,
+    blocked: AtomicBool,
+    watch: AtomicWaker,
 }
 
-enum Input {
-    Open(OwnedReadHalf),
-    /// The peer has sent FIN; resolves when it resets the connection.
-    Ended(Pin<Box<dyn Future<Output = ()> + Send>>),
-}
+impl Shared {
+    fn input(&self) -> MutexGuard<'_, Option<OwnedReadHalf>> {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Socket {
-    pub fn new(stream: TcpStream, phase: PhaseCell) -> Self {
-        let (input, output) = stream.into_split();
-        Self {
-            input: Input::Open(input),
-            output,
-            phase,
-            begun: false,
-            blocked: false,
+    fn due(&self) -> Due {
+        match self.due.load(Ordering::Acquire) {
+            0 => Due::Nothing,
+            1 => Due::Head,
+            2 => Due::Chunk,
+            _ => Due::Bytes,
         }
     }
 
-    /// What to tell hyper after FIN.
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let Input::Ended(reset) = &mut self.input else {
+    fn answering(&self) -> bool {
+        self.due() != Due::Nothing && self.received.load(Ordering::Acquire)
+    }
+}
+
+/// A connection's progress, as the service reports it.
+#[derive(Clone)]
+pub struct Progress(Arc<Shared>);
+
+impl Progress {
+    pub fn due(&self, due: Due) {
+        self.0.due.store(due as u8, Ordering::Release);
+        self.0.watch.wake();
+    }
+
+    pub fn received(&self, complete: bool) {
+        self.0.received.store(complete, Ordering::Release);
+        self.0.watch.wake();
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.0.due() == Due::Nothing
+    }
+}
+
+/// Splits a stream into what hyper reads and writes, what the service tells,
+/// and what watches the client.
+pub fn split(stream: TcpStream) -> (Socket, Progress, Watch) {
+    let (input, output) = stream.into_split();
+    let shared = Arc::new(Shared {
+        input: Mutex::new(Some(input)),
+        due: AtomicU8::new(Due::Nothing as u8),
+        received: AtomicBool::new(false),
+        ahead: AtomicBool::new(false),
+        blocked: AtomicBool::new(false),
+        watch: AtomicWaker::new(),
+    });
+    let socket = Socket {
+        output,
+        shared: Arc::clone(&shared),
+    };
+    (socket, Progress(Arc::clone(&shared)), Watch(shared))
+}
+
+pub struct Watch(Arc<Shared>);
+
+impl Watch {
+    /// Resolves when the client of a complete request has closed or reset the
+    /// connection. Has to be polled by the task that polls the socket, after
+    /// it.
+    pub async fn gone(&self) {
+        let Some(input) = poll_fn(|cx| self.poll_finished(cx)).await else {
+            return;
+        };
+        let mut reset = std::pin::pin!(input.ready(Interest::ERROR));
+        let mut asked = None;
+        poll_fn(|cx| {
+            // An error of `ready` itself means that the runtime shuts down.
+            if reset.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            self.0.watch.register(cx.waker());
+            let due = self.0.due();
+            if self.0.answering() && asked != Some(due) && self.ask(&input, due) {
+                asked = Some(due);
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits for FIN while an answer is due; `None` is a reset.
+    fn poll_finished(&self, cx: &mut Context<'_>) -> Poll<Option<OwnedReadHalf>> {
+        self.0.watch.register(cx.waker());
+        if !self.0.answering() {
+            return Poll::Pending;
+        }
+        let mut input = self.0.input();
+        let Some(half) = input.as_mut() else {
             return Poll::Pending;
         };
-        if reset.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
-        }
-        match self.phase.get() {
-            // Nothing is due: the end of the input is the end.
-            Phase::Idle if !self.blocked => Poll::Ready(Ok(())),
-            // The request is not complete and never will be.
-            Phase::Receiving => Poll::Ready(Ok(())),
-            Phase::Waiting if !self.begun => {
-                match self.output.try_write(b"H") {
-                    Ok(1) => self.begun = true,
-                    // No room: earlier answers are on their way, and their
-                    // writes will meet the reset.
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) => return Poll::Ready(Err(error)),
-                }
-                Poll::Pending
-            }
-            Phase::Idle | Phase::Waiting | Phase::Answering => Poll::Pending,
+        let mut byte = [0];
+        match ready!(half.poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
+            Ok(0) => Poll::Ready(input.take()),
+            // The next request. What comes behind it shows when it is read.
+            Ok(_) => Poll::Pending,
+            Err(_) => Poll::Ready(None),
         }
     }
 
-    fn wrote(
-        &mut self,
-        cx: &mut Context<'_>,
-        result: Poll<Result<usize>>,
-        already: usize,
-    ) -> Poll<Result<usize>> {
-        let blocked = std::mem::replace(&mut self.blocked, result.is_pending());
-        if blocked && matches!(self.input, Input::Ended(_)) {
-            // What is told of the end of the input depends on this.
-            cx.waker().wake_by_ref();
+    /// Sends one byte ahead, where there is one. False where it has to be
+    /// tried again.
+    fn ask(&self, input: &OwnedReadHalf, due: Due) -> bool {
+        if self.0.blocked.load(Ordering::Acquire) {
+            // What is on its way will meet the reset as well.
+            return false;
         }
-        let written = ready!(result)?;
-        self.begun = false;
-        Poll::Ready(Ok(written + already))
+        match due {
+            Due::Head => {
+                let sent = input.as_ref().try_write(b"H").is_ok_and(|n| n == 1);
+                self.0.ahead.store(sent, Ordering::Release);
+                sent
+            }
+            Due::Chunk => input.as_ref().try_write(b"0").is_ok_and(|n| n == 1),
+            Due::Bytes | Due::Nothing => true,
+        }
     }
 }
 
-/// Resolves when the peer has reset the connection.
-async fn reset(input: OwnedReadHalf) {
-    // An error here means that the runtime shuts down.
-    _ = input.ready(Interest::ERROR).await;
+/// What hyper reads and writes.
+pub struct Socket {
+    output: OwnedWriteHalf,
+    shared: Arc<Shared>,
 }
 
 impl AsyncRead for Socket {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
-        let this = &mut *self;
-        if let Input::Open(input) = &mut this.input {
-            let before = buffer.filled().len();
-            ready!(Pin::new(input).poll_read(cx, buffer))?;
-            if buffer.filled().len() > before {
-                return Poll::Ready(Ok(()));
-            }
-            let ended = Input::Ended(Box::pin(std::future::pending()));
-            if let Input::Open(input) = std::mem::replace(&mut this.input, ended) {
-                this.input = Input::Ended(Box::pin(reset(input)));
-            }
+        match self.shared.input().as_mut() {
+            Some(input) => Pin::new(input).poll_read(cx, buffer),
+            None => Poll::Ready(Ok(())),
         }
-        this.poll_ended(cx)
+    }
+}
+
+impl Socket {
+    fn wrote(&self, result: Poll<Result<usize>>, ahead: usize) -> Poll<Result<usize>> {
+        let blocked = result.is_pending();
+        if self.shared.blocked.swap(blocked, Ordering::AcqRel) && !blocked {
+            self.shared.watch.wake();
+        }
+        let written = ready!(result)?;
+        self.shared.ahead.store(false, Ordering::Release);
+        Poll::Ready(Ok(written + ahead))
     }
 }
 
@@ -170,14 +214,13 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        let this = &mut *self;
-        let already = usize::from(this.begun && !bytes.is_empty());
-        let rest = &bytes[already..];
-        if already > 0 && rest.is_empty() {
-            return this.wrote(cx, Poll::Ready(Ok(0)), already);
+        let ahead = usize::from(self.shared.ahead.load(Ordering::Acquire)).min(bytes.len());
+        let rest = &bytes[ahead..];
+        if ahead > 0 && rest.is_empty() {
+            return self.wrote(Poll::Ready(Ok(0)), ahead);
         }
-        let result = Pin::new(&mut this.output).poll_write(cx, rest);
-        this.wrote(cx, result, already)
+        let result = Pin::new(&mut self.output).poll_write(cx, rest);
+        self.wrote(result, ahead)
     }
 
     fn poll_write_vectored(
@@ -185,13 +228,12 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        if self.begun {
+        if self.shared.ahead.load(Ordering::Acquire) {
             let first = slices.iter().find(|slice| !slice.is_empty());
             return self.poll_write(cx, first.map_or(&[], |slice| slice));
         }
-        let this = &mut *self;
-        let result = Pin::new(&mut this.output).poll_write_vectored(cx, slices);
-        this.wrote(cx, result, 0)
+        let result = Pin::new(&mut self.output).poll_write_vectored(cx, slices);
+        self.wrote(result, 0)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -8,16 +8,19 @@
 use crate::exchange::Exchange;
 use crate::flags::Flags;
 use crate::guest_log::{GuestLog, Target};
+use crate::outgoing::destination::{Destination, Host, Scheme};
 use crate::outgoing::policy::Policy;
 use crate::outgoing::{self, Client, Deadlines, Interrupted, Watched};
 use crate::roster::Roster;
 use anyhow::Context as _;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use wasmtime::component::{Accessor, HasData, Linker, Resource, ResourceTable};
 use wasmtime::{AsContextMut as _, Engine, Store, StoreLimits, StoreLimitsBuilder};
+use wasmtime_wasi::sockets::SocketAddrUse;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_config::{WasiConfig, WasiConfigVariables};
 use wasmtime_wasi_http::p2::bindings::http::types as p2_types;
@@ -118,9 +121,6 @@ impl Rights {
     fn wasi_ctx(&self, number: u64) -> wasmtime::Result<WasiCtx> {
         let wasi = self.flags.wasi();
         let mut builder = WasiCtxBuilder::new();
-        if wasi.inherit_env {
-            builder.inherit_env();
-        }
         builder.envs(&self.env);
         builder.env("INSTANCE_ID", number.to_string());
         for (host, guest) in &self.dirs {
@@ -143,11 +143,11 @@ impl Rights {
         }
         builder.allow_tcp(wasi.tcp.unwrap_or(wasi.inherit_network));
         builder.allow_udp(wasi.udp.unwrap_or(wasi.inherit_network));
-        builder.allow_ip_name_lookup(wasi.allow_ip_name_lookup.unwrap_or(wasi.inherit_network));
+        builder.allow_ip_name_lookup(wasi.allow_ip_name_lookup.unwrap_or(false));
         if wasi.inherit_network || wasi.tcp == Some(true) || wasi.udp == Some(true) {
             let policy = Arc::clone(&self.egress.policy);
-            builder.socket_addr_check(move |address, _| {
-                let allowed = policy.check_socket(address).is_ok();
+            builder.socket_addr_check(move |address, usage| {
+                let allowed = may_use_socket(&policy, address, usage);
                 Box::pin(async move { allowed })
             });
         }
@@ -220,8 +220,13 @@ struct Hooks {
     chunk_size: Option<usize>,
 }
 
-type SendResult =
-    Result<(http::Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
+type SendResult = Result<
+    (
+        http::Response<WasiBody>,
+        Box<dyn Future<Output = Result<(), Error>> + Send>,
+    ),
+    Error,
+>;
 
 impl WasiHttpHooks for Hooks {
     fn forbidden_header_filter(&mut self) -> ForbiddenHeaderFilter {
@@ -269,20 +274,24 @@ impl Egress {
             options.first_byte_timeout,
             options.between_bytes_timeout,
         );
-        if let Some(app) = internal_app(request.uri())
-            && let Some(call) = (self.door)(app)
-        {
-            self.policy.check_internal(app).map_err(|denied| {
+        if let Some(app) = internal_app(request.uri()) {
+            self.policy.check_internal(&app).map_err(|denied| {
                 tracing::info!("request {} app {}: {denied}", exchange.id, exchange.app);
                 Error::HttpRequestDenied
+            })?;
+            let call = (self.door)(&app).ok_or_else(|| {
+                let Exchange {
+                    id, app: caller, ..
+                } = &*exchange;
+                tracing::info!("request {id} app {caller}: this host has no app {app}");
+                Error::DestinationNotFound
             })?;
             let call = call(Arc::clone(&exchange), request);
             let response = tokio::time::timeout(deadlines.first_byte, call)
                 .await
                 .map_err(|_| Error::HttpResponseTimeout)??;
-            return Ok(response.map(|body| {
-                Watched::new(body, exchange, deadlines.between_bytes).boxed_unsync()
-            }));
+            return Ok(response
+                .map(|body| Watched::new(body, exchange, deadlines.between_bytes).boxed_unsync()));
         }
         let sent = self.client.send(Arc::clone(&exchange), request, deadlines);
         match sent.await {
@@ -297,11 +306,33 @@ impl Egress {
     }
 }
 
-/// The APP in `http://APP.internal/`.
-fn internal_app(uri: &http::Uri) -> Option<&str> {
-    let host = uri.host()?;
-    let (app, domain) = host.split_at_checked(host.len().checked_sub(".internal".len())?)?;
-    domain.eq_ignore_ascii_case(".internal").then_some(app)
+/// The APP in `http://APP.internal/`. A name with more labels is one of DNS,
+/// like those of a cloud's metadata.
+fn internal_app(uri: &http::Uri) -> Option<String> {
+    let destination = Destination::parse(uri.scheme_str()?, uri.authority()?.as_str()).ok()?;
+    let Host::Name(name) = &destination.host else {
+        return None;
+    };
+    let app = name.strip_suffix(".internal")?;
+    let is_app = destination.scheme == Scheme::Http
+        && destination.port == Scheme::Http.default_port()
+        && !app.contains('.');
+    is_app.then(|| app.to_owned())
+}
+
+/// The guest's own sockets obey the egress policy. A socket is bound to no
+/// address in particular before it connects; one that listens needs an open
+/// policy, because no pattern names those who may connect.
+fn may_use_socket(policy: &Policy, address: SocketAddr, usage: SocketAddrUse) -> bool {
+    match usage {
+        SocketAddrUse::TcpConnect | SocketAddrUse::UdpSend | SocketAddrUse::UdpReceive => {
+            policy.check_socket(address).is_ok()
+        }
+        SocketAddrUse::TcpBind | SocketAddrUse::UdpBind => {
+            policy.is_open() || (address.ip().is_unspecified() && address.port() == 0)
+        }
+        SocketAddrUse::TcpListen | SocketAddrUse::TcpAccept => policy.is_open(),
+    }
 }
 
 /// The one table from a failed outgoing request to the guest's `error-code`.
@@ -422,18 +453,20 @@ mod tests {
     use super::internal_app;
 
     #[test]
-    fn only_a_host_below_internal_names_an_app() {
+    fn only_one_label_below_internal_names_an_app() {
         for (uri, app) in [
             ("http://remote.internal/", Some("remote")),
-            ("http://Remote.INTERNAL:80/x", Some("Remote")),
-            ("http://a.b.internal/", Some("a.b")),
+            ("http://Remote.INTERNAL.:80/x", Some("remote")),
+            ("http://remote.internal:8080/", None),
+            ("https://remote.internal/", None),
+            ("http://metadata.google.internal/", None),
             ("http://internal/", None),
             ("http://xinternal/", None),
-            ("http://ä.internal.org/", None),
+            ("http://remote.internal.org/", None),
             ("/remote.internal", None),
         ] {
-            let uri = uri.parse::<http::Uri>();
-            assert_eq!(uri.as_ref().ok().and_then(internal_app), app, "{uri:?}");
+            let uri: http::Uri = uri.parse().unwrap();
+            assert_eq!(internal_app(&uri).as_deref(), app, "{uri}");
         }
     }
 }

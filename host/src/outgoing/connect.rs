@@ -4,7 +4,8 @@
 //! The address that the policy has checked is the one that is connected to:
 //! a name is resolved once.
 
-use super::policy::{Destination, Host, Policy, Scheme};
+use super::destination::{Destination, Host, Scheme};
+use super::policy::Policy;
 use super::{Error, RequestBody};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -106,12 +107,14 @@ async fn secure(
     TlsConnector::from(tls_config())
         .connect(name, tcp)
         .await
-        .map_err(|error| match error.get_ref().and_then(|e| e.downcast_ref()) {
-            Some(rustls::Error::InvalidCertificate(reason)) => {
-                Error::TlsCertificate(format!("{destination}: {reason}"))
-            }
-            _ => Error::TlsProtocol(format!("{destination}: {error}")),
-        })
+        .map_err(
+            |error| match error.get_ref().and_then(|e| e.downcast_ref()) {
+                Some(rustls::Error::InvalidCertificate(reason)) => {
+                    Error::TlsCertificate(format!("{destination}: {reason}"))
+                }
+                _ => Error::TlsProtocol(format!("{destination}: {error}")),
+            },
+        )
 }
 
 /// Built once for the process: reading the platform's roots takes

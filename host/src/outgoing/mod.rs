@@ -8,8 +8,10 @@
 //! Nothing here knows wasm: `wasi` hands requests in and turns [`Error`] into
 //! the guest's `error-code`.
 
+mod address;
 mod body;
 mod connect;
+pub mod destination;
 pub mod policy;
 mod pool;
 
@@ -20,7 +22,8 @@ use crate::headers::remove_hop_by_hop;
 use crate::limits::Limits;
 use bytes::Bytes;
 use connect::Connector;
-use policy::{Destination, Policy};
+use destination::Destination;
+use policy::Policy;
 use pool::{Lease, Pool};
 use std::sync::Arc;
 use std::time::Duration;
@@ -184,14 +187,14 @@ impl<B: RequestBody> Client<B> {
             let mut lease = match self.pool.take(destination) {
                 Some(lease) => lease,
                 None => {
-                    let sender = timeout(deadlines.connect, self.connector.connect(destination))
+                    let sender = within(deadlines.connect, self.connector.connect(destination))
                         .await
-                        .map_err(|_| Error::ConnectTimeout)??;
+                        .ok_or(Error::ConnectTimeout)??;
                     self.pool.lease(destination, sender)
                 }
             };
-            let response = timeout(deadlines.first_byte, lease.send(request));
-            match response.await.map_err(|_| Error::FirstByteTimeout)? {
+            let response = within(deadlines.first_byte, lease.send(request));
+            match response.await.ok_or(Error::FirstByteTimeout)? {
                 Ok(response) => return Ok((response, lease)),
                 // An idle connection that the upstream closed meanwhile: the
                 // request has not left, so it can be sent again in full.
@@ -200,6 +203,15 @@ impl<B: RequestBody> Client<B> {
             }
         }
     }
+}
+
+/// `None` when the time is up. No time at all is up at once, where tokio's
+/// timer would round it up to a millisecond.
+async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    if time.is_zero() {
+        return None;
+    }
+    timeout(time, future).await.ok()
 }
 
 fn destination(uri: &http::Uri) -> Result<Destination, Error> {
@@ -211,8 +223,15 @@ fn destination(uri: &http::Uri) -> Result<Destination, Error> {
 
 /// HTTP/1.1 sends path and query alone, RFC 9112 section 3.2.1.
 fn origin_form<B>(mut request: http::Request<B>) -> Result<http::Request<B>, Error> {
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    let target = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
+    let path = request
+        .uri()
+        .path_and_query()
+        .map_or("/", |path| path.as_str());
+    let target = if path.starts_with('?') {
+        format!("/{path}")
+    } else {
+        path.to_owned()
+    };
     *request.uri_mut() = target
         .parse()
         .map_err(|error| Error::Invalid(format!("{target}: {error}")))?;

@@ -44,13 +44,12 @@
 //! IPv4 address inside an IPv6 one (RFC 4291 section 2.5.5.2) is that IPv4
 //! address. A network's own NAT64 prefix cannot be told from public addresses.
 
+use super::address::{Kind, NO_PATH, Network, kind};
+use super::destination::{BadDestination, Destination, Host, Scheme, split_port};
 use anyhow::ensure;
-use idna::AsciiDenyList;
-use idna::uts46::{DnsLength, Hyphens, Uts46};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::sync::LazyLock;
 
 /// What one app may reach. Its checks fail with [`Denied`] when no pattern
 /// covers what is asked for.
@@ -181,143 +180,6 @@ impl fmt::Display for Denied {
 
 impl std::error::Error for Denied {}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scheme {
-    Http,
-    Https,
-}
-
-impl Scheme {
-    /// In any case, RFC 3986 section 3.1.
-    fn parse(text: &str) -> Result<Self, BadDestination> {
-        match text.to_ascii_lowercase().as_str() {
-            "http" => Ok(Scheme::Http),
-            "https" => Ok(Scheme::Https),
-            _ => Err(BadDestination("the scheme is neither http nor https")),
-        }
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        }
-    }
-
-    /// RFC 9110 sections 4.2.1 and 4.2.2.
-    pub fn default_port(self) -> u16 {
-        match self {
-            Scheme::Http => 80,
-            Scheme::Https => 443,
-        }
-    }
-}
-
-/// Where a request goes. Equal destinations are equal values, however they
-/// were spelled.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Destination {
-    pub scheme: Scheme,
-    pub host: Host,
-    /// Never 0; the scheme's default where the authority gives none.
-    pub port: u16,
-}
-
-impl Destination {
-    /// From the scheme and authority of a request's URL.
-    ///
-    /// # Errors
-    /// [`BadDestination`] for what has no meaning or more than one: another
-    /// scheme, user information, a bad port or name, an IPv6 zone, an IPv4
-    /// address in octal, hexadecimal, as an integer or with parts left out.
-    pub fn parse(scheme: &str, authority: &str) -> Result<Self, BadDestination> {
-        let scheme = Scheme::parse(scheme)?;
-        let (host, port) = split_port(authority)?;
-        let host = Host::parse(host)?;
-        let port = port.unwrap_or(scheme.default_port());
-        Ok(Self { scheme, host, port })
-    }
-
-    /// The narrowest pattern that covers it.
-    fn as_pattern(&self) -> String {
-        let scheme_and_host = format!("{}://{}", self.scheme.as_str(), self.host);
-        if self.port == self.scheme.default_port() {
-            return scheme_and_host;
-        }
-        format!("{scheme_and_host}:{}", self.port)
-    }
-}
-
-/// With the port, default or not: `https://api.example.com:443`.
-impl fmt::Display for Destination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}:{}", self.scheme.as_str(), self.host, self.port)
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Host {
-    /// Lower case, in ASCII (`xn--…`), without a trailing dot; at most 253
-    /// bytes, labels at most 63 (RFC 1035 section 2.3.4).
-    Name(Box<str>),
-    /// An IPv4 address is never in its IPv6 form.
-    Address(IpAddr),
-}
-
-/// `_` is no part of a proper host name, but container tools make such names.
-const NOT_IN_NAMES: AsciiDenyList = AsciiDenyList::new(true, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}~");
-
-impl Host {
-    fn parse(text: &str) -> Result<Self, BadDestination> {
-        if let Some(text) = text.strip_prefix('[') {
-            return match text.strip_suffix(']').map(str::parse::<Ipv6Addr>) {
-                Some(Ok(address)) => Ok(Host::Address(address.to_canonical())),
-                _ => Err(BadDestination("in the brackets is no IPv6 address")),
-            };
-        }
-        // Names before addresses: mapping makes plain digits and dots of
-        // full-width ones (UTS #46).
-        let (hyphens, length) = (Hyphens::Allow, DnsLength::VerifyAllowRootDot);
-        let name = Uts46::new()
-            .to_ascii(text.as_bytes(), NOT_IN_NAMES, hyphens, length)
-            .map_err(|_| BadDestination("the host is neither a name nor an address"))?;
-        let name = name.strip_suffix('.').unwrap_or(&name);
-        match name.parse::<Ipv4Addr>() {
-            Ok(address) => Ok(Host::Address(address.into())),
-            // Resolvers take `127.1` and `0x7f000001` for addresses, and
-            // disagree about `010.0.0.1`.
-            Err(_) if ends_in_a_number(name) => Err(NOT_DECIMAL),
-            Err(_) => Ok(Host::Name(name.into())),
-        }
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Host::Name(name) => f.write_str(name),
-            Host::Address(IpAddr::V4(address)) => write!(f, "{address}"),
-            Host::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
-        }
-    }
-}
-
-/// Why there is no such destination. The text repeats nothing of the URL,
-/// which may hold a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadDestination(&'static str);
-
-impl fmt::Display for BadDestination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for BadDestination {}
-
-const NOT_DECIMAL: BadDestination = BadDestination("an IPv4 address is four decimal numbers");
-const NO_PATH: BadDestination = BadDestination("a pattern has no path, and a network no scheme");
-
 /// One pattern. A scheme that it excludes has no ports.
 #[derive(Clone, Debug)]
 struct Rule {
@@ -418,145 +280,6 @@ impl Target {
             },
         };
         Ok((target, port.map(|port| port..=port)))
-    }
-}
-
-/// A range of addresses; IPv4 lies at ::ffff:0:0/96.
-#[derive(Clone, Copy, Debug)]
-struct Network {
-    bits: u128,
-    length: u32,
-}
-
-impl Network {
-    fn only(address: IpAddr) -> Self {
-        let (bits, length) = (bits(address), 128);
-        Self { bits, length }
-    }
-
-    fn parse(text: &str) -> Result<Self, BadDestination> {
-        let (address, length) = text.split_once('/').unwrap_or((text, ""));
-        let Ok(address) = address.parse::<IpAddr>() else {
-            return Err(NO_PATH);
-        };
-        let offset = if address.is_ipv4() { 96 } else { 0 };
-        let length = match number(length).map(|length| u32::from(length) + offset) {
-            Some(length @ ..=128) => length,
-            _ => return Err(BadDestination("after the slash is no length of a network")),
-        };
-        let bits = bits(address);
-        // `10.1.2.3/8` would permit far more than it seems to name.
-        if bits.checked_shl(length).is_some_and(|beyond| beyond != 0) {
-            return Err(BadDestination("the address has bits beyond the length"));
-        }
-        Ok(Self { bits, length })
-    }
-
-    fn contains(self, address: IpAddr) -> bool {
-        let is_v4 = |bits: u128| bits >> 32 == 0xffff;
-        let address = bits(address);
-        let differing = (self.bits ^ address).checked_shr(128 - self.length);
-        // `::/0` is every IPv6 address, and no IPv4 one.
-        differing.unwrap_or(0) == 0 && is_v4(self.bits) == is_v4(address)
-    }
-}
-
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Public,
-    Private,
-    Loopback,
-    Special,
-}
-
-/// The first row that fits decides; what is in none is special. From the IANA
-/// registries of special-purpose addresses (RFC 6890), closed where they leave
-/// a choice: Teredo and 6to4 are no longer run, and could lead inside.
-const KINDS: [(Kind, &str); 11] = [
-    (Kind::Loopback, "127.0.0.0/8 ::1/128"),
-    // This network (Linux takes it for loopback), link-local with metadata.
-    (Kind::Special, "0.0.0.0/8 169.254.0.0/16"),
-    // Metadata inside other ranges: Azure, AWS, Google, Scaleway.
-    (Kind::Special, "168.63.129.16/32 fd00:ec2::/32"),
-    (Kind::Special, "fd20:ce::/32 fd00:42::/32"),
-    // Carrier-grade NAT, protocol assignments (Teredo), 6to4.
-    (Kind::Special, "100.64.0.0/10 192.0.0.0/24 2001::/23"),
-    (Kind::Special, "192.88.99.0/24 2002::/16"),
-    // Documentation and benchmarks.
-    (Kind::Special, "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24"),
-    (Kind::Special, "2001:db8::/32 3fff::/20 198.18.0.0/15"),
-    // Multicast, reserved, broadcast.
-    (Kind::Special, "224.0.0.0/3"),
-    (
-        Kind::Private,
-        "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7",
-    ),
-    (Kind::Public, "0.0.0.0/0 2000::/3"),
-];
-
-static NETWORKS: LazyLock<Vec<(Network, Kind)>> = LazyLock::new(|| {
-    let parse = |text| Network::parse(text).expect("KINDS lists networks");
-    let row =
-        |(kind, row): (Kind, &'static str)| row.split(' ').map(move |text| (parse(text), kind));
-    KINDS.into_iter().flat_map(row).collect()
-});
-
-fn kind(address: IpAddr) -> Kind {
-    let bits = bits(address);
-    // NAT64, 64:ff9b::/96: the rest is the IPv4 address behind the translator,
-    // which has to be a public one (RFC 6052 section 3.1).
-    if bits >> 32 == 0x0064_ff9b << 64 {
-        return match kind(Ipv4Addr::from_bits(bits as u32).into()) {
-            Kind::Public => Kind::Public,
-            Kind::Private | Kind::Loopback | Kind::Special => Kind::Special,
-        };
-    }
-    let row = NETWORKS.iter().find(|row| row.0.contains(address));
-    row.map_or(Kind::Special, |row| row.1)
-}
-
-/// Host and port of an authority (RFC 3986 section 3.2); empty is no port.
-fn split_port(authority: &str) -> Result<(&str, Option<u16>), BadDestination> {
-    if authority.contains('@') {
-        return Err(BadDestination(
-            "user information before the host is refused",
-        ));
-    }
-    let colon = match authority.rsplit_once(']') {
-        Some((inside, after)) => after.rfind(':').map(|at| inside.len() + 1 + at),
-        None => authority.rfind(':'),
-    };
-    let Some(colon) = colon else {
-        return Ok((authority, None));
-    };
-    let (host, port) = (&authority[..colon], &authority[colon + 1..]);
-    match number(port) {
-        None if port.is_empty() => Ok((host, None)),
-        None | Some(0) => Err(BadDestination("the port is not a number from 1 to 65535")),
-        Some(port) => Ok((host, Some(port))),
-    }
-}
-
-/// Digits alone: the standard parser takes a sign as well.
-fn number(text: &str) -> Option<u16> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    is_plain.then(|| text.parse().ok())?
-}
-
-/// What a resolver may take for an IPv4 address
-/// (<https://url.spec.whatwg.org/#ends-in-a-number-checker>).
-fn ends_in_a_number(name: &str) -> bool {
-    let last = name.rsplit('.').next().unwrap_or(name);
-    match last.strip_prefix("0x") {
-        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
-        None => last.bytes().all(|byte| byte.is_ascii_digit()),
     }
 }
 
@@ -752,6 +475,11 @@ mod tests {
                 "http://[fd00::1]:1",
             ),
             ("socket://[::1]:25", "[::1]:25", "[::1]:25"),
+            (
+                "socket://[::ffff:7f00:1]:25",
+                "127.0.0.1:25",
+                "127.0.0.1:25",
+            ),
             ("app://Foo", "http://foo.internal", "http://foo.internal"),
         ] {
             let (_, sentence) = decide(&policy("*"), url, "fd00::1");
@@ -801,6 +529,30 @@ mod tests {
             assert!(line.starts_with(&start), "{line}");
             assert!(line.contains("; write one like `https://"), "{line}");
         }
+    }
+
+    #[test]
+    fn a_destination_has_one_spelling() {
+        for (scheme, authority, spelling) in [
+            ("HTTPS", "Api.Example.COM.", "https://api.example.com:443"),
+            (
+                "http",
+                "BÜCHER.example:080",
+                "http://xn--bcher-kva.example:80",
+            ),
+            ("http", "10.0.0.5.:", "http://10.0.0.5:80"),
+            ("http", "[::FFFF:10.0.0.5]:8080", "http://10.0.0.5:8080"),
+            ("https", "[FD00:0::05]", "https://[fd00::5]:443"),
+        ] {
+            let destination = Destination::parse(scheme, authority).unwrap();
+            assert_eq!(destination.to_string(), spelling);
+            let (scheme, authority) = spelling.split_once("://").unwrap();
+            assert_eq!(Destination::parse(scheme, authority), Ok(destination));
+        }
+        let reason = Destination::parse("http", "user:secret@a")
+            .unwrap_err()
+            .to_string();
+        assert!(reason.starts_with("user information") && !reason.contains("secret"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! nobody here.
 
 use super::RequestBody;
-use super::policy::Destination;
+use super::destination::Destination;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use std::collections::HashMap;
@@ -42,7 +42,10 @@ impl<B: RequestBody> Pool<B> {
     /// An idle connection to `destination` that is still open.
     pub fn take(self: &Arc<Self>, destination: &Destination) -> Option<Lease<B>> {
         let mut idle = self.lock();
-        let Idle { by_destination, count } = &mut *idle;
+        let Idle {
+            by_destination,
+            count,
+        } = &mut *idle;
         let connections = by_destination.get_mut(destination)?;
         while let Some((since, sender)) = connections.pop() {
             *count -= 1;
@@ -116,7 +119,10 @@ impl<B: RequestBody> Lease<B> {
         &mut self,
         request: http::Request<B>,
     ) -> Result<http::Response<Incoming>, (hyper::Error, Option<http::Request<B>>)> {
-        let sender = self.sender.as_mut().expect("a lease holds its connection until released");
+        let sender = self
+            .sender
+            .as_mut()
+            .expect("a lease holds its connection until released");
         sender.try_send_request(request).await.map_err(|mut error| {
             let unsent = error.take_message();
             (error.into_error(), unsent)
@@ -130,7 +136,9 @@ impl<B: RequestBody> Lease<B> {
     /// The response has been read to its end: the connection can carry the
     /// next request, as soon as the request's own body has gone.
     pub fn release(mut self) {
-        let Some(mut sender) = self.sender.take() else { return };
+        let Some(mut sender) = self.sender.take() else {
+            return;
+        };
         if sender.is_ready() {
             self.pool.keep(self.destination, sender);
             return;
