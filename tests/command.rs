@@ -15,6 +15,7 @@ on_both_worlds![
     a_component_is_read_from_stdin,
     a_precompiled_component_needs_its_flag,
     inspect_says_what_a_component_is,
+    the_house_guests_import_the_versions_that_the_runtime_links,
     the_guest_sees_the_environment_it_was_given_and_no_more,
     the_guest_sees_the_directory_it_was_given_and_no_more,
     headers_of_the_command_line_replace_those_of_the_request,
@@ -206,6 +207,35 @@ fn inspect_says_what_a_component_is(world: World) {
     assert!(json["imports"].to_string().contains(types), "{json}");
     assert!(json["exports"].to_string().contains(handler), "{json}");
     assert!(text.contains(types) && text.contains(handler), "{text}");
+}
+
+/// wasmtime 48 links wasi 0.2.12 and 0.3.0. A guest built against later packages would still load,
+/// up to the day when it uses what they have added.
+fn the_house_guests_import_the_versions_that_the_runtime_links(world: World) {
+    for name in ["hello", "servlet", "remote", "route", "probe"] {
+        let guest = world.guest(name);
+        let (code, json, stderr) = run(&["inspect".as_ref(), guest.as_os_str(), "--json".as_ref()]);
+        assert_eq!(code, 0, "{stderr}");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let imports = json["imports"].as_array().expect("a list");
+        let own = match world {
+            World::P2 => "wasi:http/types@0.2.12",
+            World::P3 => "wasi:http/types@0.3.0",
+        };
+        assert!(imports.iter().any(|import| import == own), "{name}: {json}");
+        for import in imports.iter().map(|import| import.as_str().unwrap()) {
+            let patch = import
+                .split_once("@0.2.")
+                .map(|(_, patch)| patch.parse::<u32>());
+            assert!(
+                import.starts_with("wasi:")
+                    && (import.ends_with("@0.3.0")
+                        || patch.is_some_and(|patch| patch.unwrap() <= 12)),
+                "{name} imports {import}"
+            );
+        }
+        Host::guest(world, name, &[]);
+    }
 }
 
 fn the_guest_sees_the_environment_it_was_given_and_no_more(world: World) {

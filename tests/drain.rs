@@ -14,6 +14,7 @@ on_both_worlds![
     a_second_signal_exits_at_once,
     the_drain_timeout_ends_what_does_not_end,
     background_work_is_awaited,
+    background_work_ends_at_its_deadline,
     the_shutdown_address_drains,
 ];
 
@@ -121,6 +122,17 @@ fn background_work_is_awaited(world: World) {
     let record = origin.record();
     assert_eq!(record.requests.len(), 1, "the work was cut off");
     assert_eq!(record.requests[0].head.start, "GET /done HTTP/1.1");
+}
+
+fn background_work_ends_at_its_deadline(world: World) {
+    let origin = Origin::answering(&answer("200 OK", &[], ""));
+    let mut host = Host::guest(world, "probe", &["--background-timeout", "200ms"]);
+    let target = format!("/background?ms=600000&url={}", encode(&origin.url("/done")));
+    host.get(&target).expect(200);
+    host.log().wait_for(&["work after an answer was ended"]);
+    host.process.signal(Signal::TERM);
+    assert_eq!(host.process.exit_code(), 0);
+    assert_eq!(origin.record().requests.len(), 0);
 }
 
 fn the_shutdown_address_drains(world: World) {

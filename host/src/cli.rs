@@ -108,6 +108,10 @@ pub struct Serve {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     drain_timeout: Duration,
 
+    /// Time that a guest may go on working after its answer is complete
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    background_timeout: Duration,
+
     /// Take native code (.cwasm), which is trusted, not checked
     #[arg(long)]
     allow_precompiled: bool,
@@ -272,6 +276,7 @@ impl Serve {
                 .max_concurrent_connections
                 .unwrap_or(defaults.connections),
             drain: self.drain_timeout,
+            background: self.background_timeout,
             answer: flags.store().timeout.unwrap_or(defaults.answer),
             memory_bytes: flags
                 .store()

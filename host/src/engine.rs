@@ -25,16 +25,19 @@ const MAPPINGS_PER_INSTANCE: u64 = 6;
 /// Left to the rest of the process.
 const MAPPINGS_RESERVED: u64 = 4_096;
 
-/// Builds the engine that `flags` and `limits` ask for.
+/// Builds the engine that `flags` and `limits` ask for. Warnings are added to
+/// `warnings`.
 ///
 /// # Errors
 /// Flags that do not go together, or pools that the address space cannot hold.
-pub fn build(flags: &Flags, limits: &Limits) -> anyhow::Result<Engine> {
-    let mut config = flags.engine_config(&pool_sizes(limits))?;
+pub fn build(flags: &Flags, limits: &Limits, warnings: &mut Vec<String>) -> anyhow::Result<Engine> {
+    let mut config = flags.engine_config(&pool_sizes(limits, warnings))?;
     if flags.cache().enabled {
         match cache(flags) {
             Ok(cache) => _ = config.cache(Some(cache)),
-            Err(error) => tracing::warn!("components are compiled at each start: {error:#}"),
+            Err(error) => {
+                warnings.push(format!("components are compiled at each start: {error:#}"))
+            }
         }
     }
     Engine::new(&config)
@@ -44,7 +47,7 @@ pub fn build(flags: &Flags, limits: &Limits) -> anyhow::Result<Engine> {
 
 /// Every request may call one other in process, so there are twice as many
 /// instances as requests, where the kernel lets us.
-fn pool_sizes(limits: &Limits) -> PoolSizes {
+fn pool_sizes(limits: &Limits, warnings: &mut Vec<String>) -> PoolSizes {
     let wanted = u32::try_from(limits.requests.saturating_mul(2)).unwrap_or(u32::MAX);
     let possible = mappings()
         .map(|most| most.saturating_sub(MAPPINGS_RESERVED) / MAPPINGS_PER_INSTANCE)
@@ -52,10 +55,10 @@ fn pool_sizes(limits: &Limits) -> PoolSizes {
         .unwrap_or(wanted);
     let instances = wanted.min(possible).max(16);
     if possible < wanted {
-        tracing::warn!(
+        warnings.push(format!(
             "vm.max_map_count allows {possible} instances at once, the limits ask for {wanted}; \
              raise it, or lower --max-concurrent-requests"
-        );
+        ));
     }
     let cannot_swap = cannot_be_swapped();
     PoolSizes {

@@ -24,6 +24,8 @@ use tokio_util::task::TaskTracker;
 /// A host whose apps are loaded.
 pub struct Host {
     config: Config,
+    /// Told after the first line, which is the address.
+    warnings: Vec<String>,
     dispatch: Arc<Dispatch>,
     workers: Arc<Workers>,
     /// The apps' doors hold this weakly: apps that hold each other would stay
@@ -41,7 +43,8 @@ impl Host {
     /// # Errors
     /// What is wrong with the configuration or a component.
     pub async fn build(mut config: Config) -> anyhow::Result<Self> {
-        let engine = engine::build(&config.flags, &config.limits)?;
+        let mut warnings = Vec::new();
+        let engine = engine::build(&config.flags, &config.limits, &mut warnings)?;
         let ticker = Ticker::start(&engine)?;
         let workers = Arc::<Workers>::default();
         let loader = Loader {
@@ -69,6 +72,7 @@ impl Host {
         _ = inside.set((apps, Arc::clone(&dispatch)));
         Ok(Self {
             config,
+            warnings,
             dispatch,
             workers,
             _inside: inside,
@@ -152,6 +156,9 @@ impl Host {
         }
         // A closed stderr is no reason not to serve.
         _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
         Ok(())
     }
 }

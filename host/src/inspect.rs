@@ -19,7 +19,7 @@ use wasmtime::component::Component;
 /// The component is not valid, or the file cannot be written.
 pub fn run_compile(command: &Compile) -> anyhow::Result<()> {
     let flags = command.wasmtime.flags()?;
-    let engine = engine::build(&flags, &Limits::default())?;
+    let engine = engine::build(&flags, &Limits::default(), &mut Vec::new())?;
     let source = crate::cli::source(&command.component)?;
     let code = compile(&engine, &source.read()?, false)
         .and_then(|component| Ok(component.serialize()?))
@@ -51,7 +51,7 @@ fn write_atomically(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 /// The component is not valid.
 pub fn run_inspect(command: &Inspect) -> anyhow::Result<()> {
     let flags = Flags::parse(Groups::default())?;
-    let engine = engine::build(&flags, &Limits::default())?;
+    let engine = engine::build(&flags, &Limits::default(), &mut Vec::new())?;
     let source = crate::cli::source(&command.component)?;
     let report = source
         .read()

@@ -354,7 +354,10 @@ impl Worker {
         if !culprit_is_known {
             failure.kind = Kind::InstanceLost;
         }
-        if wanted.len() > 1 || (wanted.is_empty() && lost.is_empty()) {
+        if lost.is_empty() {
+            let Failure { cause, .. } = &failure;
+            tracing::error!("app {}: work after an answer was ended: {cause}", self.app);
+        } else if wanted.len() > 1 {
             tracing::error!(
                 "app {}: an instance is lost with {} unfinished requests: {failure}",
                 self.app,

@@ -31,7 +31,7 @@ pub struct Limits {
     /// by `dispatch`. `-W timeout` sets it. Default 120 s.
     pub answer: Duration,
     /// Time that a guest may go on after its answer is complete. Enforced by
-    /// `instance`. Default 30 s.
+    /// `instance`. `--background-timeout` sets it. Default 30 s.
     pub background: Duration,
     /// Bytes of each linear memory. Default 64 MiB. `-W max-memory-size`
     /// sets it.

@@ -56,6 +56,10 @@ async fn forward(request: Request) -> Result<Response, Response> {
     let has_body = has_body(&method, &received);
     let mut headers = guest_http::end_to_end(received);
     headers.push(("cdn-loop".into(), CDN_ID.into()));
+    // Trailers are relayed, whoever asked for them on the hop before.
+    if guest_http::values(&headers, "te").next().is_none() {
+        headers.push(("te".into(), b"trailers".into()));
+    }
     let body = if has_body {
         Body::Relay(request.into_body())
     } else {

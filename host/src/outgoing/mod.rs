@@ -23,6 +23,7 @@ use crate::limits::Limits;
 use bytes::Bytes;
 use connect::Connector;
 use destination::Destination;
+use http::header::{CONNECTION, HeaderValue, TE};
 use policy::Policy;
 use pool::{Lease, Pool};
 use std::sync::Arc;
@@ -162,7 +163,13 @@ impl<B: RequestBody> Client<B> {
         self.policy
             .check_name(&destination)
             .map_err(|denied| Error::Denied(denied.to_string()))?;
-        let request = origin_form(request)?;
+        let mut request = origin_form(request)?;
+        if request.headers().contains_key(TE) {
+            // RFC 9110 section 10.1.4: whoever sends TE says that it is meant
+            // for this hop.
+            let te = HeaderValue::from_static("te");
+            request.headers_mut().insert(CONNECTION, te);
+        }
         tokio::select! {
             biased;
             () = exchange.cancelled() => Err(Error::Cancelled),
