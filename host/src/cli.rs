@@ -5,10 +5,12 @@
 
 use crate::builtin;
 use crate::component::{ReuseChoice, Source, name_from_path};
-use crate::config::{AppConfig, Config, Note};
+use crate::config::{AppConfig, Config, Note, Upstreams};
 use crate::flags::{Flags, Groups};
 use crate::limits::Limits;
+use crate::outgoing::destination::Destination;
 use crate::outgoing::policy::Policy;
+use crate::outgoing::tls::ClientCertificate;
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use http::{HeaderName, HeaderValue};
@@ -74,6 +76,9 @@ pub struct Serve {
     #[arg(long, value_name = "PATTERN")]
     egress: Vec<String>,
 
+    #[command(flatten)]
+    upstream: Upstream,
+
     /// Leave the instance's number off the guest's log lines
     #[arg(long)]
     no_logging_prefix: bool,
@@ -118,6 +123,52 @@ pub struct Serve {
 
     #[command(flatten)]
     wasmtime: Wasmtime,
+}
+
+/// How guests' outgoing requests are sent.
+#[derive(Args)]
+#[command(next_help_heading = "Outgoing requests")]
+struct Upstream {
+    /// Let guests set Host to something else than the URL's authority
+    #[arg(long)]
+    egress_set_host: bool,
+
+    /// PEM file of roots to trust besides those of the platform and Mozilla's
+    #[arg(long, value_name = "FILE")]
+    egress_ca: Vec<PathBuf>,
+
+    /// Client certificate for one destination, in PEM files
+    #[arg(long, value_name = "URL=CERT,KEY", value_parser = parse_client_certificate)]
+    egress_client_cert: Vec<ClientCertificate>,
+
+    /// Destination without TLS that speaks HTTP/2, e.g. http://10.0.0.5:8080
+    #[arg(long, value_name = "URL", value_parser = parse_destination)]
+    egress_http2: Vec<Destination>,
+
+    /// DNS server to ask in place of the system's
+    #[arg(long, value_name = "SOCKADDR")]
+    dns_server: Vec<SocketAddr>,
+
+    /// DNS, TCP and TLS of one connection together
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    connect_timeout: Duration,
+
+    /// From a request to the head of its response
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    first_byte_timeout: Duration,
+
+    /// Between two pieces of a response's body
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    between_bytes_timeout: Duration,
+
+    /// Connections of one app to one destination [default: no limit but that
+    /// of file descriptors]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    max_connections_per_upstream: Option<usize>,
+
+    /// Connections of one app to all destinations [default: the same]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    max_upstream_connections: Option<usize>,
 }
 
 /// The groups of wasmtime's own options; `-S help` and so on list them.
@@ -249,6 +300,7 @@ impl Serve {
             },
             egress: (!self.egress.is_empty()).then_some(egress),
             patterns: &self.egress,
+            may_set_host: self.upstream.egress_set_host,
         };
         let (apps, notes) = match source {
             None => apps.house()?,
@@ -260,6 +312,12 @@ impl Serve {
             apps,
             request_headers,
             limits: self.limits(&flags),
+            upstreams: Upstreams {
+                dns_servers: self.upstream.dns_server,
+                extra_roots: self.upstream.egress_ca,
+                client_certificates: self.upstream.egress_client_cert,
+                http2: self.upstream.egress_http2,
+            },
             flags: Arc::new(flags),
             logging_prefix: !self.no_logging_prefix,
             allow_precompiled: self.allow_precompiled,
@@ -295,6 +353,7 @@ struct Apps<'a> {
     /// `None` where nothing was asked for.
     egress: Option<Policy>,
     patterns: &'a [String],
+    may_set_host: bool,
 }
 
 impl Apps<'_> {
@@ -319,6 +378,7 @@ impl Apps<'_> {
             env: self.env,
             dirs: self.dirs,
             egress: self.egress.unwrap_or_else(Policy::open),
+            may_set_host: self.may_set_host,
             reuse: self.reuse,
         };
         (vec![app], notes)
@@ -337,6 +397,7 @@ impl Apps<'_> {
                 env: self.env.clone(),
                 dirs: self.dirs.clone(),
                 egress,
+                may_set_host: self.may_set_host,
                 reuse: self.reuse,
             }
         };
@@ -405,6 +466,26 @@ fn parse_header(text: &str) -> anyhow::Result<(HeaderName, HeaderValue)> {
         Some((name.trim().parse().ok()?, value.trim().parse().ok()?))
     };
     parse().with_context(|| format!("--header \"{text}\" is not of the form NAME: VALUE"))
+}
+
+/// A URL without a path.
+fn parse_destination(url: &str) -> Result<Destination, String> {
+    let (scheme, authority) = url
+        .split_once("://")
+        .ok_or("is not of the form http://HOST:PORT")?;
+    let authority = authority.strip_suffix('/').unwrap_or(authority);
+    Destination::parse(scheme, authority).map_err(|bad| bad.to_string())
+}
+
+fn parse_client_certificate(text: &str) -> Result<ClientCertificate, String> {
+    let form = "is not of the form https://HOST=CERT.pem,KEY.pem";
+    let (url, files) = text.split_once('=').ok_or(form)?;
+    let (certificates, key) = files.split_once(',').ok_or(form)?;
+    Ok(ClientCertificate {
+        destination: parse_destination(url)?,
+        certificates: certificates.into(),
+        key: key.into(),
+    })
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

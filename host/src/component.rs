@@ -5,6 +5,7 @@
 
 use crate::instance::{Blueprint, Instances, Reuse, Workers};
 use crate::wasi::{Ctx, Rights};
+use crate::world::World;
 use anyhow::{Context as _, bail, ensure};
 use arc_swap::ArcSwap;
 use std::fmt;
@@ -57,40 +58,21 @@ impl Source {
     }
 }
 
-/// Which handler a component exports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum World {
-    /// `wasi:http/incoming-handler@0.2`.
-    P2,
-    /// `wasi:http/handler@0.3`.
-    P3,
-}
-
-impl World {
-    /// Of the two, 0.3 where a component has both, as in `wasmtime serve`.
-    pub fn of(engine: &Engine, component: &Component) -> Option<Self> {
-        let ty = component.component_type();
-        let exports = |name: &str| {
-            ty.exports(engine).any(|(export, item)| {
-                export.starts_with(name) && matches!(item.ty, ComponentItem::ComponentInstance(_))
-            })
-        };
-        if exports("wasi:http/handler@0.3.") && !exports("wasi:http/handler@0.3.0-") {
-            Some(World::P3)
-        } else if exports("wasi:http/incoming-handler@0.2.") {
-            Some(World::P2)
-        } else {
-            None
-        }
-    }
-}
-
-impl fmt::Display for World {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            World::P2 => "wasi:http 0.2",
-            World::P3 => "wasi:http 0.3",
+/// The handler that a component exports. Of the two, 0.3 where it has both, as
+/// in `wasmtime serve`.
+pub fn world_of(engine: &Engine, component: &Component) -> Option<World> {
+    let ty = component.component_type();
+    let exports = |name: &str| {
+        ty.exports(engine).any(|(export, item)| {
+            export.starts_with(name) && matches!(item.ty, ComponentItem::ComponentInstance(_))
         })
+    };
+    if exports("wasi:http/handler@0.3.") && !exports("wasi:http/handler@0.3.0-") {
+        Some(World::P3)
+    } else if exports("wasi:http/incoming-handler@0.2.") {
+        Some(World::P2)
+    } else {
+        None
     }
 }
 
@@ -163,7 +145,7 @@ impl Loader {
         reuse: ReuseChoice,
     ) -> anyhow::Result<Version> {
         let component = compile(&self.engine, &source.read()?, self.allow_precompiled)?;
-        let world = World::of(&self.engine, &component).with_context(|| {
+        let world = world_of(&self.engine, &component).with_context(|| {
             format!(
                 "it exports neither `wasi:http/handler@0.3` nor `wasi:http/incoming-handler@0.2`, \
                  but {}",

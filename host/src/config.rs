@@ -6,7 +6,9 @@
 use crate::component::{ReuseChoice, Source};
 use crate::flags::Flags;
 use crate::limits::Limits;
+use crate::outgoing::destination::Destination;
 use crate::outgoing::policy::Policy;
+use crate::outgoing::tls::ClientCertificate;
 use http::{HeaderName, HeaderValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,11 +21,24 @@ pub struct Config {
     pub apps: Vec<AppConfig>,
     pub request_headers: Vec<(HeaderName, HeaderValue)>,
     pub limits: Limits,
+    pub upstreams: Upstreams,
     pub flags: Arc<Flags>,
     pub logging_prefix: bool,
     pub allow_precompiled: bool,
     /// Printed below the first line: URLs worth trying, and what is open.
     pub notes: Vec<Note>,
+}
+
+/// What the outgoing clients of all apps share.
+#[derive(Default)]
+pub struct Upstreams {
+    /// None asks those of the system.
+    pub dns_servers: Vec<SocketAddr>,
+    /// PEM files of roots that are trusted besides the usual ones.
+    pub extra_roots: Vec<PathBuf>,
+    pub client_certificates: Vec<ClientCertificate>,
+    /// Plain destinations that are known to speak HTTP/2.
+    pub http2: Vec<Destination>,
 }
 
 /// A line for whoever started the host.
@@ -41,5 +56,7 @@ pub struct AppConfig {
     pub env: Vec<(String, String)>,
     pub dirs: Vec<(PathBuf, String)>,
     pub egress: Policy,
+    /// Whether its guests may set `Host` to something else than the authority.
+    pub may_set_host: bool,
     pub reuse: ReuseChoice,
 }

@@ -11,6 +11,7 @@ use crate::exchange::Exchange;
 use crate::headers::remove_hop_by_hop;
 use crate::limits::Limits;
 use crate::outcome::{Failure, Kind};
+use crate::outgoing;
 use crate::router::Router;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
@@ -56,7 +57,7 @@ impl Dispatch {
         local: SocketAddr,
         https: bool,
     ) -> Response<Answer> {
-        let nobody = || Exchange::new("-".into(), 0, https);
+        let nobody = || Exchange::new("-".into(), 0, 0, https);
         if request.method() == Method::CONNECT {
             let failure = Failure::new(Kind::ConnectRefused, request.uri());
             return self.refuse(&nobody(), &failure);
@@ -67,7 +68,8 @@ impl Dispatch {
         let Some(app) = self.router.find(request.uri().path()) else {
             return self.refuse(&nobody(), &self.no_route(&request));
         };
-        let exchange = Exchange::new(Arc::clone(&app.name), 0, https);
+        let passes = outgoing::passes(request.headers());
+        let exchange = Exchange::new(Arc::clone(&app.name), 0, passes, https);
         let permit = match self.admission.admit().await {
             Ok(permit) => permit,
             Err(refused) => return self.refuse(&exchange, &overloaded(refused)),
@@ -94,7 +96,8 @@ impl Dispatch {
             return Err(Error::LoopDetected);
         }
         let https = request.uri().scheme() == Some(&Scheme::HTTPS);
-        let exchange = Exchange::new(Arc::clone(&app.name), caller.depth + 1, https);
+        let name = Arc::clone(&app.name);
+        let exchange = Exchange::new(name, caller.depth + 1, caller.passes, https);
         remove_hop_by_hop(request.headers_mut());
         let mut response = tokio::select! {
             biased;

@@ -45,6 +45,8 @@ pub struct Exchange {
     pub app: Arc<str>,
     /// How many in-process calls led here: 0 for a request from a socket.
     pub depth: u8,
+    /// How often the request has passed through a host already, `CDN-Loop`.
+    pub passes: u8,
     /// Whether the client used TLS, which is what a guest is told as scheme.
     pub https: bool,
     cancelled: AtomicBool,
@@ -57,11 +59,12 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub fn new(app: Arc<str>, depth: u8, https: bool) -> Arc<Self> {
+    pub fn new(app: Arc<str>, depth: u8, passes: u8, https: bool) -> Arc<Self> {
         Arc::new(Self {
             id: RequestId::random(),
             app,
             depth,
+            passes,
             https,
             cancelled: AtomicBool::new(false),
             gone: Arc::new(Notify::new()),

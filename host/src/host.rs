@@ -2,12 +2,15 @@
 //! serves, and drains with a deadline. The only file that knows everybody.
 
 use crate::component::{App, Loader};
-use crate::config::{AppConfig, Config, Note};
+use crate::config::{AppConfig, Config, Note, Upstreams};
 use crate::connection::Connections;
 use crate::dispatch::Dispatch;
 use crate::engine::{self, Ticker};
 use crate::instance::Workers;
-use crate::outgoing::{Client, Deadlines};
+use crate::limits::Limits;
+use crate::outgoing::resolve::Resolver;
+use crate::outgoing::tls::Tls;
+use crate::outgoing::{Bounds, Client, Deadlines, Shared};
 use crate::router::Router;
 use crate::server::{self, Server};
 use crate::wasi::{self, Door, Egress, InProcess, Rights};
@@ -54,12 +57,13 @@ impl Host {
             allow_precompiled: config.allow_precompiled,
             background: config.limits.background,
         };
+        let shared = share(&config.upstreams)?;
         let inside = Inside::default();
         let mut apps = HashMap::new();
         let mut routes = Vec::new();
         for app in std::mem::take(&mut config.apps) {
             let prefixes = app.routes.clone();
-            let app = load(&loader, app, &config, &inside).await?;
+            let app = load(&loader, app, &config, &shared, &inside).await?;
             routes.extend(
                 prefixes
                     .into_iter()
@@ -167,6 +171,7 @@ async fn load(
     loader: &Loader,
     app: AppConfig,
     config: &Config,
+    shared: &Shared,
     inside: &Inside,
 ) -> anyhow::Result<Arc<App>> {
     let policy = Arc::new(app.egress);
@@ -177,8 +182,9 @@ async fn load(
         memory_bytes: config.limits.memory_bytes,
         logging_prefix: config.logging_prefix,
         egress: Arc::new(Egress {
-            client: Client::new(Arc::clone(&policy), &config.limits),
+            client: Client::new(Arc::clone(&policy), shared, bounds(&config.limits)),
             policy,
+            may_set_host: app.may_set_host,
             deadlines: Deadlines::new(&config.limits),
             door: door(inside),
         }),
@@ -188,6 +194,24 @@ async fn load(
         .await?;
     tracing::debug!("app {} serves {}", app.name, version.world);
     Ok(App::new(app.name, version))
+}
+
+fn share(upstreams: &Upstreams) -> anyhow::Result<Shared> {
+    let tls = Tls::new(&upstreams.extra_roots, &upstreams.client_certificates)?;
+    Ok(Shared {
+        resolver: Arc::new(Resolver::new(&upstreams.dns_servers)?),
+        tls: Arc::new(tls),
+        prior_knowledge: upstreams.http2.iter().cloned().collect(),
+    })
+}
+
+fn bounds(limits: &Limits) -> Bounds {
+    Bounds {
+        per_destination: limits.upstream_connections_per_destination,
+        total: limits.upstream_connections,
+        idle: limits.upstream_idle_connections,
+        longest_idle: limits.upstream_idle,
+    }
 }
 
 fn door(inside: &Inside) -> Door {

@@ -1,7 +1,7 @@
 //! `host compile` and `host inspect`: what a component is, without serving it.
 
 use crate::cli::{Compile, Inspect};
-use crate::component::{World, compile};
+use crate::component::{compile, world_of};
 use crate::engine;
 use crate::flags::{Flags, Groups};
 use crate::limits::Limits;
@@ -91,7 +91,7 @@ impl Report {
         let ty = component.component_type();
         let needs = component.resources_required();
         Ok(Self {
-            world: World::of(engine, &component).map(|world| world.to_string()),
+            world: world_of(engine, &component).map(|world| world.to_string()),
             imports: ty
                 .imports(engine)
                 .map(|(name, _)| name.to_owned())

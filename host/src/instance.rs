@@ -9,6 +9,7 @@ use crate::exchange::Exchange;
 use crate::outcome::{Failure, Kind};
 use crate::roster::{Need, Roster};
 use crate::wasi::{Ctx, Rights};
+use crate::world::World;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -275,7 +276,11 @@ impl HandlerState for Factory {
         let alive = Alive::new(workers);
         let number = workers.next_number.fetch_add(1, Ordering::Relaxed);
         let roster = Arc::<Roster>::default();
-        let mut store = rights.store(engine, number, Arc::clone(&roster))?;
+        let world = match pre {
+            ProxyPre::P2(_) => World::P2,
+            ProxyPre::P3(_) => World::P3,
+        };
+        let mut store = rights.store(engine, world, number, Arc::clone(&roster))?;
         let proxy = pre.instantiate_async(&mut store).await?;
         Ok(Instance {
             store,
@@ -407,6 +412,8 @@ impl WorkerExpiration for Expiration {
         status: WorkerStatus,
         start: Instant,
     ) -> Poll<()> {
+        // Called exactly when the guest can go no further for now.
+        self.roster.suspensions.add();
         match status {
             WorkerStatus::Idle => {
                 self.roster.clear();

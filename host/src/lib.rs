@@ -29,6 +29,7 @@ mod component;
 
 mod instance;
 mod roster;
+mod suspension;
 
 mod guest_log;
 mod wasi;
@@ -43,3 +44,4 @@ mod flags;
 mod headers;
 mod limits;
 mod outcome;
+mod world;

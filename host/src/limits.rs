@@ -44,19 +44,26 @@ pub struct Limits {
     /// Time that a drain lets an idle connection linger, so that a request
     /// which is on its way is still answered. Default 1 s.
     pub linger: Duration,
-    /// DNS, TCP and TLS of one outgoing connection together. Default 10 s; a
-    /// guest's `connect-timeout` can only shorten it.
+    /// DNS, TCP and TLS of one outgoing connection together, and the wait for
+    /// one's turn. `--connect-timeout` sets it, default 10 s; a guest's
+    /// `connect-timeout` can only shorten it.
     pub connect: Duration,
-    /// From an outgoing request to the head of its response. Default 60 s;
-    /// `first-byte-timeout` can only shorten it.
+    /// From an outgoing request to the head of its response.
+    /// `--first-byte-timeout` sets it, default 60 s; a guest's can only
+    /// shorten it.
     pub first_byte: Duration,
-    /// Between two pieces of an upstream's body. Default 60 s;
-    /// `between-bytes-timeout` can only shorten it.
+    /// Between two pieces of an upstream's body. `--between-bytes-timeout`
+    /// sets it, default 60 s; a guest's can only shorten it.
     pub between_bytes: Duration,
     /// How long an unused upstream connection is kept. Default 60 s.
     pub upstream_idle: Duration,
     /// Unused upstream connections kept per app. Default 1 024.
     pub upstream_idle_connections: usize,
+    /// Connections of one app to one destination. Default: as many as there
+    /// are file descriptors.
+    pub upstream_connections_per_destination: usize,
+    /// Connections of one app to all destinations. Default: the same.
+    pub upstream_connections: usize,
 }
 
 impl Default for Limits {
@@ -81,6 +88,8 @@ impl Default for Limits {
             between_bytes: Duration::from_secs(60),
             upstream_idle: Duration::from_secs(60),
             upstream_idle_connections: 1_024,
+            upstream_connections_per_destination: usize::MAX,
+            upstream_connections: usize::MAX,
         }
     }
 }

@@ -5,6 +5,7 @@
 //! question whether anybody still needs the instance.
 
 use crate::exchange::Exchange;
+use crate::suspension::Suspensions;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use wasmtime::component::GuestTaskId;
 #[derive(Default)]
 pub struct Roster {
     served: Mutex<Vec<(GuestTaskId, Arc<Exchange>)>>,
+    pub suspensions: Arc<Suspensions>,
 }
 
 /// Whether an instance that is not idle is still needed.

@@ -12,8 +12,11 @@ use crate::outgoing::destination::{Destination, Host, Scheme};
 use crate::outgoing::policy::Policy;
 use crate::outgoing::{self, Client, Deadlines, Interrupted, Watched};
 use crate::roster::Roster;
+use crate::suspension::{Suspensions, Written};
+use crate::world::World;
 use anyhow::Context as _;
 use futures::future::BoxFuture;
+use http::header::HOST;
 use http_body_util::BodyExt as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -48,6 +51,8 @@ pub struct Egress {
     pub policy: Arc<Policy>,
     pub client: Client<WasiBody>,
     pub deadlines: Deadlines,
+    /// Whether guests may set `Host` to something else than the authority.
+    pub may_set_host: bool,
     pub door: Door,
 }
 
@@ -67,6 +72,7 @@ impl Rights {
     pub fn store(
         &self,
         engine: &Engine,
+        world: World,
         number: u64,
         roster: Arc<Roster>,
     ) -> wasmtime::Result<Store<Ctx>> {
@@ -85,6 +91,8 @@ impl Rights {
             http,
             hooks: Hooks {
                 current: None,
+                suspensions: Arc::clone(&roster.suspensions),
+                world,
                 egress: Arc::clone(&self.egress),
                 buffer_chunks: wasi.outgoing_body_buffer_chunks,
                 chunk_size: wasi.outgoing_body_chunk_size,
@@ -215,6 +223,8 @@ impl WasiHttpView for Ctx {
 
 struct Hooks {
     current: Option<Arc<Exchange>>,
+    suspensions: Arc<Suspensions>,
+    world: World,
     egress: Arc<Egress>,
     buffer_chunks: Option<usize>,
     chunk_size: Option<usize>,
@@ -228,9 +238,24 @@ type SendResult = Result<
     Error,
 >;
 
+/// The connection's driver has a task of its own, so there is nothing left to
+/// be polled.
+fn with_io(result: Result<http::Response<WasiBody>, Error>) -> SendResult {
+    let response = result?;
+    Ok((response, Box::new(std::future::ready(Ok(())))))
+}
+
 impl WasiHttpHooks for Hooks {
     fn forbidden_header_filter(&mut self) -> ForbiddenHeaderFilter {
-        Arc::new(|name| DEFAULT_FORBIDDEN_HEADERS.contains(name))
+        let may_set_host = self.egress.may_set_host;
+        Arc::new(move |name| {
+            DEFAULT_FORBIDDEN_HEADERS.contains(name) && !(may_set_host && name == HOST)
+        })
+    }
+
+    /// The client sets it.
+    fn set_host_header(&mut self) -> bool {
+        false
     }
 
     fn send_request(
@@ -239,15 +264,26 @@ impl WasiHttpHooks for Hooks {
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
     ) -> Box<dyn Future<Output = SendResult> + Send> {
-        let egress = Arc::clone(&self.egress);
-        let exchange = self.current.clone();
-        Box::new(async move {
-            let exchange = exchange.ok_or(Error::InternalError(Some(
+        let Some(exchange) = self.current.clone() else {
+            return Box::new(std::future::ready(Err(Error::InternalError(Some(
                 "an outgoing request outside of any request".into(),
-            )))?;
-            let response = egress.send(exchange, request, options).await?;
-            Ok((response, Box::new(async { Ok(()) }) as Box<_>))
-        })
+            )))));
+        };
+        let egress = Arc::clone(&self.egress);
+        let written = self.suspensions.watch();
+        let send = async move { egress.send(exchange, request, written, options).await };
+        match self.world {
+            World::P3 => Box::new(async move { with_io(send.await) }),
+            // A guest of 0.2 that drops the future of its response has not
+            // cancelled its request; wasmtime would.
+            World::P2 => {
+                let task = tokio::spawn(send);
+                Box::new(async move {
+                    let lost = |_| Err(Error::InternalError(Some("the request was lost".into())));
+                    with_io(task.await.unwrap_or_else(lost))
+                })
+            }
+        }
     }
 
     fn p2_outgoing_body_buffer_chunks(&mut self) -> usize {
@@ -265,7 +301,8 @@ impl Egress {
     async fn send(
         &self,
         exchange: Arc<Exchange>,
-        request: http::Request<WasiBody>,
+        mut request: http::Request<WasiBody>,
+        written: Written,
         options: Option<RequestOptions>,
     ) -> Result<http::Response<WasiBody>, Error> {
         let options = options.unwrap_or_default();
@@ -286,6 +323,7 @@ impl Egress {
                 tracing::info!("request {id} app {caller}: this host has no app {app}");
                 Error::DestinationNotFound
             })?;
+            request.headers_mut().remove(HOST);
             let call = call(Arc::clone(&exchange), request);
             let response = tokio::time::timeout(deadlines.first_byte, call)
                 .await
@@ -293,7 +331,8 @@ impl Egress {
             return Ok(response
                 .map(|body| Watched::new(body, exchange, deadlines.between_bytes).boxed_unsync()));
         }
-        let sent = self.client.send(Arc::clone(&exchange), request, deadlines);
+        let caller = Arc::clone(&exchange);
+        let sent = self.client.send(caller, request, written, deadlines);
         match sent.await {
             Ok(response) => {
                 Ok(response.map(|body| body.map_err(error_from_outgoing).boxed_unsync()))
@@ -341,14 +380,24 @@ fn error_from_outgoing(error: outgoing::Error) -> Error {
     match error {
         Outgoing::Invalid(_) => Error::HttpRequestUriInvalid,
         Outgoing::Denied(_) => Error::HttpRequestDenied,
-        Outgoing::Dns(reason) => Error::DnsError {
-            rcode: Some(reason),
-            info_code: None,
+        Outgoing::DeniedAddress(_) => Error::DestinationIpProhibited,
+        Outgoing::Loop => Error::LoopDetected,
+        Outgoing::DnsTimeout(_) => Error::DnsTimeout,
+        Outgoing::Dns { rcode, code, .. } => Error::DnsError {
+            rcode: Some(rcode),
+            info_code: code,
         },
+        Outgoing::NoAddress => Error::DestinationNotFound,
         Outgoing::Refused(_) => Error::ConnectionRefused,
-        Outgoing::Unreachable(_) => Error::DestinationUnavailable,
+        Outgoing::NoLocalPort(_) => Error::InternalError(Some(error.to_string())),
+        Outgoing::Connect(_) => Error::DestinationUnavailable,
         Outgoing::ConnectTimeout => Error::ConnectionTimeout,
+        Outgoing::ConnectionLimit(_) => Error::ConnectionLimitReached,
         Outgoing::TlsCertificate(_) => Error::TlsCertificateError,
+        Outgoing::TlsAlert { id, name } => Error::TlsAlertReceived {
+            alert_id: Some(id),
+            alert_message: Some(name),
+        },
         Outgoing::TlsProtocol(_) => Error::TlsProtocolError,
         Outgoing::FirstByteTimeout => Error::HttpResponseTimeout,
         Outgoing::BetweenBytesTimeout => Error::ConnectionReadTimeout,

@@ -5,10 +5,12 @@
 //! upstream: it gives the connection back once everything has been read.
 
 use super::pool::Lease;
+use super::request::Handle;
 use super::{Error, RequestBody, classify};
 use crate::exchange::Exchange;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +18,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Sleep;
+
+/// Bytes of a response that are read for the sake of the request's body.
+const MOST_DRAINED: usize = 16 << 20;
 
 /// Why a body that was watched was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,26 +121,46 @@ where
     }
 }
 
-/// The body of an upstream's response. Dropped half-way, it closes its
-/// connection.
-pub struct Pooled<B> {
+/// The body of an upstream's response.
+///
+/// Dropped half-way, it closes its connection; but as long as the request's
+/// own body is still being sent, which would be cut off with it, the rest of
+/// the response is read and thrown away.
+pub struct Pooled<B: RequestBody> {
     /// `None` once it has ended or failed.
-    open: Option<(Incoming, Lease<B>)>,
+    open: Option<Open<B>>,
+}
+
+struct Open<B: RequestBody> {
+    incoming: Incoming,
+    lease: Lease<B>,
+    request: Handle<B>,
+    longest_drain: Duration,
 }
 
 impl<B: RequestBody> Pooled<B> {
-    pub(super) fn new(incoming: Incoming, lease: Lease<B>) -> Self {
+    pub(super) fn new(
+        incoming: Incoming,
+        lease: Lease<B>,
+        request: Handle<B>,
+        longest_drain: Duration,
+    ) -> Self {
         let mut body = Self {
-            open: Some((incoming, lease)),
+            open: Some(Open {
+                incoming,
+                lease,
+                request,
+                longest_drain,
+            }),
         };
         body.release_if_ended();
         body
     }
 
     fn release_if_ended(&mut self) {
-        let ended = self.open.take_if(|(incoming, _)| incoming.is_end_stream());
-        if let Some((_, lease)) = ended {
-            lease.release();
+        let ended = self.open.take_if(|open| open.incoming.is_end_stream());
+        if let Some(open) = ended {
+            open.lease.release();
         }
     }
 }
@@ -148,10 +173,10 @@ impl<B: RequestBody> Body for Pooled<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let Some((incoming, _)) = &mut self.open else {
+        let Some(open) = &mut self.open else {
             return Poll::Ready(None);
         };
-        match ready!(Pin::new(incoming).poll_frame(cx)) {
+        match ready!(Pin::new(&mut open.incoming).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 self.release_if_ended();
                 Poll::Ready(Some(Ok(frame)))
@@ -161,8 +186,8 @@ impl<B: RequestBody> Body for Pooled<B> {
                 Poll::Ready(Some(Err(classify(&error))))
             }
             None => {
-                let (_, lease) = self.open.take().expect("it was open above");
-                lease.release();
+                let open = self.open.take().expect("it was open above");
+                open.lease.release();
                 Poll::Ready(None)
             }
         }
@@ -170,13 +195,50 @@ impl<B: RequestBody> Body for Pooled<B> {
 
     fn is_end_stream(&self) -> bool {
         let open = self.open.as_ref();
-        open.is_none_or(|(incoming, _)| incoming.is_end_stream())
+        open.is_none_or(|open| open.incoming.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.open {
-            Some((incoming, _)) => incoming.size_hint(),
+            Some(open) => open.incoming.size_hint(),
             None => SizeHint::with_exact(0),
         }
+    }
+}
+
+impl<B: RequestBody> Drop for Pooled<B> {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.take_if(|open| !open.request.is_over()) {
+            tokio::spawn(drain(open));
+        }
+    }
+}
+
+/// Ends with the request's body or the response, or when it has taken too long
+/// or too much.
+async fn drain<B: RequestBody>(open: Open<B>) {
+    let Open {
+        mut incoming,
+        lease,
+        request,
+        longest_drain,
+    } = open;
+    let mut drained = 0;
+    let read = async {
+        while let Some(Ok(frame)) = incoming.frame().await {
+            drained += frame.data_ref().map_or(0, Bytes::len);
+            if drained > MOST_DRAINED {
+                return false;
+            }
+        }
+        request.over().await;
+        true
+    };
+    let whole = tokio::select! {
+        whole = tokio::time::timeout(longest_drain, read) => whole.unwrap_or(false),
+        () = request.over() => false,
+    };
+    if whole {
+        lease.release();
     }
 }

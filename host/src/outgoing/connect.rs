@@ -6,132 +6,190 @@
 
 use super::destination::{Destination, Host, Scheme};
 use super::policy::Policy;
+use super::pool::{Sender, Slot};
+use super::request::Sending;
+use super::resolve::Resolver;
+use super::tls::Tls;
 use super::{Error, RequestBody};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::collections::HashSet;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio::time::timeout;
+
+/// How long an attempt is alone before the next address is tried beside it,
+/// RFC 8305 section 5.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// Bytes that an HTTP/2 upstream may send ahead on one stream, and on all of
+/// one connection.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// No file descriptor left in this process, or in the system.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+
+/// `EADDRNOTAVAIL` for a connection is about our side.
+const NO_LOCAL_PORT: ErrorKind = ErrorKind::AddrNotAvailable;
 
 pub struct Connector {
-    policy: Arc<Policy>,
+    pub policy: Arc<Policy>,
+    pub resolver: Arc<Resolver>,
+    pub tls: Arc<Tls>,
+    /// Plain destinations that are known to speak HTTP/2.
+    pub prior_knowledge: HashSet<Destination>,
 }
 
 impl Connector {
-    pub fn new(policy: Arc<Policy>) -> Self {
-        Self { policy }
-    }
-
+    /// `slot` lives as long as the connection.
     pub async fn connect<B: RequestBody>(
         &self,
         destination: &Destination,
-    ) -> Result<SendRequest<B>, Error> {
+        slot: Slot<B>,
+    ) -> Result<Sender<B>, Error> {
         let addresses = self.resolve(destination).await?;
         let tcp = connect_first(&addresses).await?;
-        // Small requests must not wait for the acknowledgement of earlier ones.
-        tcp.set_nodelay(true).map_err(Error::Unreachable)?;
+        // A small request must not wait for the acknowledgement of earlier ones.
+        tcp.set_nodelay(true).map_err(Error::Connect)?;
         match destination.scheme {
-            Scheme::Http => handshake(tcp).await,
-            Scheme::Https => handshake(secure(tcp, destination).await?).await,
+            Scheme::Http if self.prior_knowledge.contains(destination) => {
+                handshake_http2(tcp, slot).await
+            }
+            Scheme::Http => handshake_http1(tcp, slot).await,
+            Scheme::Https => {
+                let tls = self.tls.connect(tcp, destination).await?;
+                match tls.get_ref().1.alpn_protocol() {
+                    Some(b"h2") => handshake_http2(tls, slot).await,
+                    _ => handshake_http1(tls, slot).await,
+                }
+            }
         }
     }
 
     async fn resolve(&self, destination: &Destination) -> Result<Vec<SocketAddr>, Error> {
-        let port = destination.port;
-        let found: Vec<IpAddr> = match &destination.host {
+        let found = match &destination.host {
             Host::Address(address) => vec![*address],
-            Host::Name(name) => tokio::net::lookup_host((name.as_ref(), port))
-                .await
-                .map_err(|error| Error::Dns(format!("{name}: {error}")))?
-                .map(|address| address.ip())
-                .collect(),
+            Host::Name(name) => self.resolver.lookup(name).await?,
         };
         let mut denied = None;
         let mut allowed = Vec::with_capacity(found.len());
         for address in found {
             match self.policy.check_address(destination, address) {
-                Ok(()) => allowed.push(SocketAddr::new(address, port)),
+                Ok(()) => allowed.push(SocketAddr::new(address, destination.port)),
                 Err(reason) => denied = Some(reason),
             }
         }
         match denied {
-            Some(reason) if allowed.is_empty() => Err(Error::Denied(reason.to_string())),
-            None if allowed.is_empty() => Err(Error::Dns(format!("{destination} has no address"))),
-            _ => Ok(allowed),
+            Some(reason) if allowed.is_empty() => Err(Error::DeniedAddress(reason.to_string())),
+            _ => Ok(interleave(allowed)),
         }
     }
 }
 
-async fn connect_first(addresses: &[SocketAddr]) -> Result<TcpStream, Error> {
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some((address, error)),
+/// IPv6 first, then in turn, RFC 8305 section 4: where one family is broken,
+/// the second attempt already uses the other.
+fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let (v6, v4): (Vec<_>, Vec<_>) = addresses.into_iter().partition(SocketAddr::is_ipv6);
+    let (mut v6, mut v4) = (v6.into_iter(), v4.into_iter());
+    let mut ordered = Vec::with_capacity(v6.len() + v4.len());
+    loop {
+        match (v6.next(), v4.next()) {
+            (None, None) => return ordered,
+            (first, second) => ordered.extend(first.into_iter().chain(second)),
         }
     }
-    let (address, error) = last.expect("resolve returns at least one address");
+}
+
+/// The first connection that comes about, RFC 8305 section 5.
+async fn connect_first(addresses: &[SocketAddr]) -> Result<TcpStream, Error> {
+    let mut untried = addresses.iter();
+    let mut attempts = FuturesUnordered::new();
+    let mut last = None;
+    loop {
+        if let Some(address) = untried.next() {
+            attempts.push(async move { (address, TcpStream::connect(address).await) });
+        }
+        let finished = match untried.len() {
+            0 => attempts.next().await,
+            _ => match timeout(ATTEMPT_DELAY, attempts.next()).await {
+                Ok(finished) => finished,
+                Err(_) => continue,
+            },
+        };
+        match finished {
+            Some((_, Ok(stream))) => return Ok(stream),
+            Some((address, Err(error))) => last = Some((address, error)),
+            None => break,
+        }
+    }
+    let Some((address, error)) = last else {
+        return Err(Error::NoAddress);
+    };
     let kind = error.kind();
     let error = std::io::Error::new(kind, format!("{address}: {error}"));
-    Err(match kind {
-        ErrorKind::ConnectionRefused => Error::Refused(error),
-        _ => Error::Unreachable(error),
+    Err(match (kind, error.raw_os_error()) {
+        (ErrorKind::ConnectionRefused, _) => Error::Refused(error),
+        (NO_LOCAL_PORT, _) => Error::NoLocalPort(*address),
+        (_, Some(EMFILE | ENFILE)) => {
+            Error::ConnectionLimit("this process has no file descriptor left (ulimit -n)".into())
+        }
+        _ => Error::Connect(error),
     })
 }
 
-async fn handshake<B: RequestBody>(
+/// The driver of a connection ends when its sender is dropped or its peer
+/// closes; its errors reach the request that is under way.
+async fn handshake_http1<B: RequestBody>(
     io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<SendRequest<B>, Error> {
-    let (sender, connection) = http1::handshake(TokioIo::new(io))
+    slot: Slot<B>,
+) -> Result<Sender<B>, Error> {
+    let (sender, connection) = http1::handshake::<_, Sending<B>>(TokioIo::new(io))
         .await
         .map_err(|error| super::classify(&error))?;
-    // Ends when its sender is dropped or its peer closes; errors reach the
-    // request that is under way.
-    tokio::spawn(connection);
-    Ok(sender)
+    tokio::spawn(async move {
+        _ = connection.await;
+        drop(slot);
+    });
+    Ok(Sender::Http1(sender))
 }
 
-async fn secure(
-    tcp: TcpStream,
-    destination: &Destination,
-) -> Result<tokio_rustls::client::TlsStream<TcpStream>, Error> {
-    let name = match &destination.host {
-        Host::Address(address) => ServerName::IpAddress((*address).into()),
-        Host::Name(name) => ServerName::try_from(name.to_string())
-            .map_err(|error| Error::Invalid(format!("{name}: {error}")))?,
-    };
-    TlsConnector::from(tls_config())
-        .connect(name, tcp)
+async fn handshake_http2<B: RequestBody>(
+    io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    slot: Slot<B>,
+) -> Result<Sender<B>, Error> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .handshake::<_, Sending<B>>(TokioIo::new(io))
         .await
-        .map_err(
-            |error| match error.get_ref().and_then(|e| e.downcast_ref()) {
-                Some(rustls::Error::InvalidCertificate(reason)) => {
-                    Error::TlsCertificate(format!("{destination}: {reason}"))
-                }
-                _ => Error::TlsProtocol(format!("{destination}: {error}")),
-            },
-        )
+        .map_err(|error| super::classify(&error))?;
+    tokio::spawn(async move {
+        _ = connection.await;
+        drop(slot);
+    });
+    Ok(Sender::Http2(sender))
 }
 
-/// Built once for the process: reading the platform's roots takes
-/// milliseconds, and sessions are resumed only through a shared configuration.
-fn tls_config() -> Arc<rustls::ClientConfig> {
-    static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
-    Arc::clone(CONFIG.get_or_init(|| {
-        let mut roots = rustls::RootCertStore {
-            roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns_and_ipv6_begins() {
+        let parse = |list: &str| -> Vec<SocketAddr> {
+            list.split(' ').map(|text| text.parse().unwrap()).collect()
         };
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("ring has the ciphers of TLS 1.2 and 1.3")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Arc::new(config)
-    }))
+        let found = parse("1.1.1.1:1 2.2.2.2:1 3.3.3.3:1 [::4]:1 [::5]:1");
+        let tried = parse("[::4]:1 1.1.1.1:1 [::5]:1 2.2.2.2:1 3.3.3.3:1");
+        assert_eq!(interleave(found), tried);
+    }
 }

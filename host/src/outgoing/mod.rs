@@ -10,25 +10,38 @@
 
 mod address;
 mod body;
+mod cdn_loop;
 mod connect;
 pub mod destination;
 pub mod policy;
 mod pool;
+mod request;
+pub mod resolve;
+pub mod tls;
 
 pub use body::{Interrupted, Pooled, Watched};
+pub use cdn_loop::{MAX_PASSES, passes};
+pub use pool::Bounds;
 
 use crate::exchange::Exchange;
 use crate::headers::remove_hop_by_hop;
 use crate::limits::Limits;
+use crate::suspension::Written;
 use bytes::Bytes;
 use connect::Connector;
 use destination::Destination;
-use http::header::{CONNECTION, HeaderValue, TE};
+use http::header::{CONNECTION, HOST, HeaderValue, TE};
+use hyper::body::Incoming;
 use policy::Policy;
-use pool::{Lease, Pool};
+use pool::{Lease, Pool, Turn};
+use request::{Handle, Sending};
+use resolve::Resolver;
+use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tls::Tls;
+use tokio::time::{Instant, timeout};
 
 /// Why a request to an upstream failed.
 #[derive(Debug)]
@@ -37,11 +50,32 @@ pub enum Error {
     Invalid(String),
     /// The egress policy forbids the destination.
     Denied(String),
-    Dns(String),
+    /// It permits the name, and no address that the name has.
+    DeniedAddress(String),
+    /// More passes through hosts like this one than [`MAX_PASSES`].
+    Loop,
+    DnsTimeout(String),
+    Dns {
+        name: String,
+        /// Of the answer, or what else went wrong.
+        rcode: String,
+        code: Option<u16>,
+    },
+    /// The name exists and has no address.
+    NoAddress,
     Refused(std::io::Error),
-    Unreachable(std::io::Error),
+    /// This machine has no port left for a connection to that address.
+    NoLocalPort(SocketAddr),
+    Connect(std::io::Error),
     ConnectTimeout,
+    /// The app has as many connections as it may have, and none became free
+    /// in time. Names the limit.
+    ConnectionLimit(String),
     TlsCertificate(String),
+    TlsAlert {
+        id: u8,
+        name: String,
+    },
     TlsProtocol(String),
     FirstByteTimeout,
     BetweenBytesTimeout,
@@ -60,12 +94,22 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Error::Invalid(reason) => write!(f, "invalid URL: {reason}"),
-            Error::Denied(reason) => f.write_str(reason),
-            Error::Dns(reason) => write!(f, "name not resolved: {reason}"),
+            Error::Denied(reason) | Error::DeniedAddress(reason) => f.write_str(reason),
+            Error::Loop => write!(f, "a loop: more than {MAX_PASSES} passes in CDN-Loop"),
+            Error::DnsTimeout(name) => write!(f, "{name} not resolved in time"),
+            Error::Dns { name, rcode, .. } => write!(f, "{name} not resolved: {rcode}"),
+            Error::NoAddress => f.write_str("the name has no address"),
             Error::Refused(error) => write!(f, "connection refused: {error}"),
-            Error::Unreachable(error) => write!(f, "connection failed: {error}"),
+            Error::NoLocalPort(address) => write!(
+                f,
+                "the local ports for connections to {address} are used up; \
+                 net.ipv4.ip_local_port_range has more"
+            ),
+            Error::Connect(error) => write!(f, "connection failed: {error}"),
             Error::ConnectTimeout => f.write_str("no connection in time"),
+            Error::ConnectionLimit(limit) => write!(f, "no connection became free: {limit}"),
             Error::TlsCertificate(reason) => write!(f, "certificate not accepted: {reason}"),
+            Error::TlsAlert { name, .. } => write!(f, "TLS refused by the upstream: {name}"),
             Error::TlsProtocol(reason) => write!(f, "TLS failed: {reason}"),
             Error::FirstByteTimeout => f.write_str("no response in time"),
             Error::BetweenBytesTimeout => f.write_str("the response stopped half-way"),
@@ -125,91 +169,216 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a guest's request body has to be.
 pub trait RequestBody:
-    http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static
+    http_body::Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + Unpin + 'static
 {
 }
 
 impl<B> RequestBody for B where
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + Unpin + 'static
 {
 }
 
-pub struct Client<B> {
-    policy: Arc<Policy>,
+/// What the clients of all apps share.
+pub struct Shared {
+    pub resolver: Arc<Resolver>,
+    pub tls: Arc<Tls>,
+    /// Plain destinations that are known to speak HTTP/2.
+    pub prior_knowledge: HashSet<Destination>,
+}
+
+pub struct Client<B: RequestBody> {
     connector: Connector,
     pool: Arc<Pool<B>>,
+    bounds: Bounds,
 }
 
 impl<B: RequestBody> Client<B> {
-    pub fn new(policy: Arc<Policy>, limits: &Limits) -> Self {
+    pub fn new(policy: Arc<Policy>, shared: &Shared, bounds: Bounds) -> Self {
         Self {
-            connector: Connector::new(Arc::clone(&policy)),
-            policy,
-            pool: Pool::new(limits.upstream_idle, limits.upstream_idle_connections),
+            connector: Connector {
+                policy,
+                resolver: Arc::clone(&shared.resolver),
+                tls: Arc::clone(&shared.tls),
+                prior_knowledge: shared.prior_knowledge.clone(),
+            },
+            pool: Pool::new(bounds),
+            bounds,
         }
     }
 
-    /// Sends `request`, whose URI is absolute and whose `Host` is set.
+    /// Sends `request`, whose URI is absolute, on behalf of `exchange`.
+    /// `written` tells when the guest has no more of its body to write for now.
     ///
     /// # Errors
     /// See [`Error`]. After the response's head, errors come from its body.
     pub async fn send(
         &self,
         exchange: Arc<Exchange>,
-        request: http::Request<B>,
+        mut request: http::Request<B>,
+        written: Written,
         deadlines: Deadlines,
     ) -> Result<http::Response<Watched<Pooled<B>>>, Error> {
         let destination = destination(request.uri())?;
-        self.policy
+        self.connector
+            .policy
             .check_name(&destination)
             .map_err(|denied| Error::Denied(denied.to_string()))?;
-        let mut request = origin_form(request)?;
-        if request.headers().contains_key(TE) {
-            // RFC 9110 section 10.1.4: whoever sends TE says that it is meant
-            // for this hop.
-            let te = HeaderValue::from_static("te");
-            request.headers_mut().insert(CONNECTION, te);
-        }
-        tokio::select! {
+        cdn_loop::pass(request.headers_mut(), exchange.passes).ok_or(Error::Loop)?;
+        let target = Target::of(&mut request)?;
+        let sent = self.exchange(&destination, &target, request, &written, deadlines);
+        let (mut response, lease, handle) = tokio::select! {
             biased;
-            () = exchange.cancelled() => Err(Error::Cancelled),
-            response = self.exchange(&destination, request, deadlines) => {
-                let (mut response, lease) = response?;
-                remove_hop_by_hop(response.headers_mut());
-                Ok(response.map(|incoming| {
-                    let body = Pooled::new(incoming, lease);
-                    Watched::new(body, Arc::clone(&exchange), deadlines.between_bytes)
-                }))
-            }
-        }
+            () = exchange.cancelled() => return Err(Error::Cancelled),
+            sent = sent => sent?,
+        };
+        remove_hop_by_hop(response.headers_mut());
+        Ok(response.map(|incoming| {
+            let body = Pooled::new(incoming, lease, handle, deadlines.between_bytes);
+            Watched::new(body, exchange, deadlines.between_bytes)
+        }))
     }
 
     async fn exchange(
         &self,
         destination: &Destination,
-        mut request: http::Request<B>,
+        target: &Target,
+        request: http::Request<B>,
+        written: &Written,
         deadlines: Deadlines,
-    ) -> Result<(http::Response<hyper::body::Incoming>, Lease<B>), Error> {
+    ) -> Result<(http::Response<Incoming>, Lease<B>, Handle<B>), Error> {
+        let (head, body) = request.into_parts();
+        let (body, mut handle) = Sending::hold(body, written).await;
+        let mut request = http::Request::from_parts(head, body);
         loop {
-            let mut lease = match self.pool.take(destination) {
-                Some(lease) => lease,
-                None => {
-                    let sender = within(deadlines.connect, self.connector.connect(destination))
-                        .await
-                        .ok_or(Error::ConnectTimeout)??;
-                    self.pool.lease(destination, sender)
-                }
+            let mut lease = self.connection(destination, deadlines.connect).await?;
+            let may_repeat = lease.is_reused() && request.method().is_idempotent();
+            let again = may_repeat.then(|| copy_of_head(&request));
+            target.apply(&mut request, lease.is_http2());
+            let response = within(deadlines.first_byte, lease.send(request)).await;
+            let error = match response.ok_or(Error::FirstByteTimeout)? {
+                Ok(response) => return Ok((response, lease, handle)),
+                Err(error) => error,
             };
-            let response = within(deadlines.first_byte, lease.send(request));
-            match response.await.ok_or(Error::FirstByteTimeout)? {
-                Ok(response) => return Ok((response, lease)),
-                // An idle connection that the upstream closed meanwhile: the
-                // request has not left, so it can be sent again in full.
-                Err((_, Some(unsent))) if lease.is_reused() => request = unsent,
-                Err((error, _)) => return Err(classify(&error)),
+            // An idle connection that the upstream had closed.
+            let Some(head) = again.filter(|_| is_closed(&error)) else {
+                return Err(classify(&error));
+            };
+            let Some((body, untouched)) = handle.untouched() else {
+                return Err(classify(&error));
+            };
+            handle = untouched;
+            request = head.map(|()| body);
+        }
+    }
+
+    /// An idle connection, or a new one, or one's turn, within one budget.
+    async fn connection(
+        &self,
+        destination: &Destination,
+        budget: Duration,
+    ) -> Result<Lease<B>, Error> {
+        let deadline = Instant::now() + budget;
+        loop {
+            match self.pool.ask(destination) {
+                Turn::Reuse(lease) => return Ok(lease),
+                Turn::Open(slot) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    let connected = within(left, self.connector.connect(destination, slot)).await;
+                    let sender = connected.ok_or(Error::ConnectTimeout)??;
+                    return Ok(self.pool.opened(destination, sender));
+                }
+                Turn::Wait(turn) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    // An error is a turn as well: the queue has been dropped.
+                    let turn = within(left, turn).await;
+                    _ = turn.ok_or_else(|| Error::ConnectionLimit(self.limit()))?;
+                }
             }
         }
     }
+
+    fn limit(&self) -> String {
+        let Bounds {
+            per_destination,
+            total,
+            ..
+        } = self.bounds;
+        if per_destination <= total {
+            format!("{per_destination} per destination (--max-connections-per-upstream)")
+        } else {
+            format!("{total} in total (--max-upstream-connections)")
+        }
+    }
+}
+
+/// Where a request goes, in the words of HTTP/1 and of HTTP/2.
+struct Target {
+    absolute: http::Uri,
+    /// Path and query alone, RFC 9112 section 3.2.1.
+    origin_form: http::Uri,
+    host: HeaderValue,
+}
+
+impl Target {
+    /// Takes the guest's own `Host`, if there is one, which only some apps may
+    /// set. Otherwise it is the authority, as the guest wrote it.
+    fn of<B>(request: &mut http::Request<B>) -> Result<Self, Error> {
+        let invalid = |text: &str, error: String| Error::Invalid(format!("{text}: {error}"));
+        let uri = request.uri();
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let path = match path.strip_prefix('?') {
+            Some(query) => &format!("/?{query}"),
+            None => path,
+        };
+        let origin_form = path
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| invalid(path, error.to_string()))?;
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let host = HeaderValue::from_str(authority)
+            .map_err(|error| invalid(authority, error.to_string()))?;
+        Ok(Self {
+            origin_form,
+            host: request.headers_mut().remove(HOST).unwrap_or(host),
+            absolute: request.uri().clone(),
+        })
+    }
+
+    fn apply<B>(&self, request: &mut http::Request<B>, http2: bool) {
+        if http2 {
+            *request.uri_mut() = self.absolute.clone();
+            *request.version_mut() = http::Version::HTTP_2;
+            return;
+        }
+        *request.uri_mut() = self.origin_form.clone();
+        *request.version_mut() = http::Version::HTTP_11;
+        let te = request.headers().contains_key(TE);
+        let headers = request.headers_mut();
+        headers.insert(HOST, self.host.clone());
+        if te {
+            // RFC 9110 section 10.1.4: whoever sends TE says that it is meant
+            // for this hop.
+            headers.insert(CONNECTION, HeaderValue::from_static("te"));
+        }
+    }
+}
+
+fn copy_of_head<B>(request: &http::Request<B>) -> http::Request<()> {
+    let mut copy = http::Request::new(());
+    copy.method_mut().clone_from(request.method());
+    copy.headers_mut().clone_from(request.headers());
+    copy
+}
+
+/// Before a byte of the response came.
+fn is_closed(error: &hyper::Error) -> bool {
+    error.is_closed() || error.is_canceled() || error.is_incomplete_message() || is_reset(error)
+}
+
+fn is_reset(error: &hyper::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+    let source = std::error::Error::source(error);
+    let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    io.is_some_and(|io| matches!(io.kind(), ConnectionReset | BrokenPipe))
 }
 
 /// `None` when the time is up. No time at all is up at once, where tokio's
@@ -226,24 +395,6 @@ fn destination(uri: &http::Uri) -> Result<Destination, Error> {
         return Err(Error::Invalid(format!("{uri} names no host")));
     };
     Destination::parse(scheme, authority.as_str()).map_err(|bad| Error::Invalid(bad.to_string()))
-}
-
-/// HTTP/1.1 sends path and query alone, RFC 9112 section 3.2.1.
-fn origin_form<B>(mut request: http::Request<B>) -> Result<http::Request<B>, Error> {
-    let path = request
-        .uri()
-        .path_and_query()
-        .map_or("/", |path| path.as_str());
-    let target = if path.starts_with('?') {
-        format!("/{path}")
-    } else {
-        path.to_owned()
-    };
-    *request.uri_mut() = target
-        .parse()
-        .map_err(|error| Error::Invalid(format!("{target}: {error}")))?;
-    *request.version_mut() = http::Version::HTTP_11;
-    Ok(request)
 }
 
 fn classify(error: &hyper::Error) -> Error {

@@ -1,90 +1,197 @@
-//! Idle upstream connections of one app, by destination.
+//! The upstream connections of one app: who may open one, who gets an idle
+//! one, who waits.
 //!
-//! The connection used last is taken first, so that the rest can age and go.
-//! What is kept is bounded in number and time; what is in use is counted by
-//! nobody here.
+//! Connections are counted from the decision to open one until its driver has
+//! ended, per destination and in total. Over a limit a request waits for its
+//! turn, first come first served. The connection used last is taken first, so
+//! that the rest can age and go. An HTTP/2 connection is shared.
 
 use super::RequestBody;
 use super::destination::Destination;
+use super::request::Sending;
 use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
-use std::collections::HashMap;
+use hyper::client::conn::{http1, http2};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-pub struct Pool<B> {
-    idle: Mutex<Idle<B>>,
-    longest: Duration,
-    most: usize,
+/// How many connections there may be, and for how long without use.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub per_destination: usize,
+    pub total: usize,
+    pub idle: usize,
+    pub longest_idle: Duration,
 }
 
-struct Idle<B> {
-    by_destination: HashMap<Destination, Vec<(Instant, SendRequest<B>)>>,
-    count: usize,
+pub struct Pool<B: RequestBody> {
+    state: Mutex<State<B>>,
+    bounds: Bounds,
+}
+
+struct State<B: RequestBody> {
+    destinations: HashMap<Destination, Entry<B>>,
+    open: usize,
+    idle: usize,
+}
+
+struct Entry<B: RequestBody> {
+    idle: VecDeque<(Instant, http1::SendRequest<Sending<B>>)>,
+    shared: Option<http2::SendRequest<Sending<B>>>,
+    open: usize,
+    /// Told that it is worth to try again.
+    waiting: VecDeque<oneshot::Sender<()>>,
+}
+
+impl<B: RequestBody> Default for Entry<B> {
+    fn default() -> Self {
+        Self {
+            idle: VecDeque::new(),
+            shared: None,
+            open: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+/// What a request is sent with.
+pub enum Sender<B: RequestBody> {
+    Http1(http1::SendRequest<Sending<B>>),
+    Http2(http2::SendRequest<Sending<B>>),
+}
+
+/// What a request gets when it asks for a connection.
+pub enum Turn<B: RequestBody> {
+    /// An idle or shared one.
+    Reuse(Lease<B>),
+    /// The right to open one.
+    Open(Slot<B>),
+    /// A limit is reached; it is worth to ask again when this resolves.
+    Wait(oneshot::Receiver<()>),
 }
 
 impl<B: RequestBody> Pool<B> {
-    /// Keeps at most `most` connections, each at most for `longest`.
-    pub fn new(longest: Duration, most: usize) -> Arc<Self> {
+    pub fn new(bounds: Bounds) -> Arc<Self> {
         let pool = Arc::new(Self {
-            idle: Mutex::new(Idle {
-                by_destination: HashMap::new(),
-                count: 0,
+            state: Mutex::new(State {
+                destinations: HashMap::new(),
+                open: 0,
+                idle: 0,
             }),
-            longest,
-            most,
+            bounds,
         });
-        tokio::spawn(reap(Arc::downgrade(&pool), longest));
+        tokio::spawn(reap(Arc::downgrade(&pool), bounds.longest_idle));
         pool
     }
 
-    /// An idle connection to `destination` that is still open.
-    pub fn take(self: &Arc<Self>, destination: &Destination) -> Option<Lease<B>> {
-        let mut idle = self.lock();
-        let Idle {
-            by_destination,
-            count,
-        } = &mut *idle;
-        let connections = by_destination.get_mut(destination)?;
-        while let Some((since, sender)) = connections.pop() {
-            *count -= 1;
-            if since.elapsed() < self.longest && sender.is_ready() {
-                return Some(Lease {
-                    pool: Arc::clone(self),
-                    destination: destination.clone(),
-                    sender: Some(sender),
-                    reused: true,
-                });
+    pub fn ask(self: &Arc<Self>, destination: &Destination) -> Turn<B> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let entry = match state.destinations.get_mut(destination) {
+            Some(entry) => entry,
+            None => state.destinations.entry(destination.clone()).or_default(),
+        };
+        if let Some(shared) = entry.shared.take_if(|shared| shared.is_closed()) {
+            drop(shared);
+        }
+        if let Some(shared) = &entry.shared {
+            return Turn::Reuse(self.lease(destination, Sender::Http2(shared.clone()), true));
+        }
+        while let Some((since, sender)) = entry.idle.pop_back() {
+            state.idle -= 1;
+            if since.elapsed() < self.bounds.longest_idle && sender.is_ready() {
+                return Turn::Reuse(self.lease(destination, Sender::Http1(sender), true));
             }
         }
-        by_destination.remove(destination);
-        None
+        if entry.open < self.bounds.per_destination && state.open < self.bounds.total {
+            entry.open += 1;
+            state.open += 1;
+            return Turn::Open(Slot {
+                pool: Arc::clone(self),
+                destination: destination.clone(),
+            });
+        }
+        let (turn, wait) = oneshot::channel();
+        entry.waiting.push_back(turn);
+        if state.open >= self.bounds.total {
+            state.drop_oldest_idle();
+        }
+        Turn::Wait(wait)
     }
 
-    /// A fresh connection, which will come here when it is idle.
-    pub fn lease(self: &Arc<Self>, destination: &Destination, sender: SendRequest<B>) -> Lease<B> {
+    /// A connection that was just opened.
+    pub fn opened(self: &Arc<Self>, destination: &Destination, sender: Sender<B>) -> Lease<B> {
+        if let Sender::Http2(shared) = &sender {
+            let mut state = self.lock();
+            if let Some(entry) = state.destinations.get_mut(destination) {
+                entry.shared = Some(shared.clone());
+                // There is room for all of them now.
+                entry.waiting.drain(..).for_each(|turn| _ = turn.send(()));
+            }
+        }
+        self.lease(destination, sender, false)
+    }
+
+    fn lease(
+        self: &Arc<Self>,
+        destination: &Destination,
+        sender: Sender<B>,
+        reused: bool,
+    ) -> Lease<B> {
         Lease {
             pool: Arc::clone(self),
             destination: destination.clone(),
-            sender: Some(sender),
-            reused: false,
+            sender,
+            reused,
         }
     }
 
-    fn keep(&self, destination: Destination, sender: SendRequest<B>) {
-        let mut idle = self.lock();
-        if idle.count < self.most {
-            idle.count += 1;
-            idle.by_destination
-                .entry(destination)
-                .or_default()
-                .push((Instant::now(), sender));
+    fn keep(&self, destination: &Destination, sender: http1::SendRequest<Sending<B>>) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(entry) = state.destinations.get_mut(destination) else {
+            return;
+        };
+        if state.idle < self.bounds.idle || !entry.waiting.is_empty() {
+            state.idle += 1;
+            entry.idle.push_back((Instant::now(), sender));
+        }
+        entry.next();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<B>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: RequestBody> State<B> {
+    /// Makes room for another destination.
+    fn drop_oldest_idle(&mut self) {
+        let entries = self.destinations.values_mut();
+        let oldest = entries
+            .filter(|entry| !entry.idle.is_empty())
+            .min_by_key(|entry| entry.idle.front().map(|(since, _)| *since));
+        if let Some(entry) = oldest {
+            entry.idle.pop_front();
+            self.idle -= 1;
+        }
+    }
+}
+
+impl<B: RequestBody> Entry<B> {
+    /// The next one in the queue may try again.
+    fn next(&mut self) {
+        while let Some(turn) = self.waiting.pop_front() {
+            if turn.send(()).is_ok() {
+                return;
+            }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Idle<B>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn is_unused(&self) -> bool {
+        self.open == 0 && self.idle.is_empty() && self.waiting.is_empty()
     }
 }
 
@@ -95,59 +202,94 @@ async fn reap<B: RequestBody>(pool: Weak<Pool<B>>, longest: Duration) {
     loop {
         tokio::time::sleep(period).await;
         let Some(pool) = pool.upgrade() else { return };
-        let mut idle = pool.lock();
-        idle.by_destination.retain(|_, connections| {
-            connections.retain(|(since, sender)| since.elapsed() < longest && !sender.is_closed());
-            !connections.is_empty()
+        let mut state = pool.lock();
+        let mut idle = 0;
+        state.destinations.retain(|_, entry| {
+            entry
+                .idle
+                .retain(|(since, sender)| since.elapsed() < longest && !sender.is_closed());
+            idle += entry.idle.len();
+            entry.waiting.retain(|turn| !turn.is_closed());
+            !entry.is_unused()
         });
-        idle.count = idle.by_destination.values().map(Vec::len).sum();
+        state.idle = idle;
     }
 }
 
-/// One connection in use.
-pub struct Lease<B> {
+/// One of the connections that there may be. Lives as long as the connection.
+pub struct Slot<B: RequestBody> {
     pool: Arc<Pool<B>>,
     destination: Destination,
-    sender: Option<SendRequest<B>>,
+}
+
+impl<B: RequestBody> Drop for Slot<B> {
+    fn drop(&mut self) {
+        let mut state = self.pool.lock();
+        state.open -= 1;
+        let Some(entry) = state.destinations.get_mut(&self.destination) else {
+            return;
+        };
+        entry.open -= 1;
+        if !entry.waiting.is_empty() {
+            entry.next();
+            return;
+        }
+        // The total limit may have held up somebody else.
+        let mut others = state.destinations.values_mut();
+        if let Some(entry) = others.find(|entry| !entry.waiting.is_empty()) {
+            entry.next();
+        }
+    }
+}
+
+/// One connection in use, or one's part of a shared one.
+pub struct Lease<B: RequestBody> {
+    pool: Arc<Pool<B>>,
+    destination: Destination,
+    sender: Sender<B>,
     reused: bool,
 }
 
 impl<B: RequestBody> Lease<B> {
-    /// Sends a request. An error has the request with it where nothing of it
-    /// has left.
     pub async fn send(
         &mut self,
-        request: http::Request<B>,
-    ) -> Result<http::Response<Incoming>, (hyper::Error, Option<http::Request<B>>)> {
-        let sender = self
-            .sender
-            .as_mut()
-            .expect("a lease holds its connection until released");
-        sender.try_send_request(request).await.map_err(|mut error| {
-            let unsent = error.take_message();
-            (error.into_error(), unsent)
-        })
+        request: http::Request<Sending<B>>,
+    ) -> Result<http::Response<Incoming>, hyper::Error> {
+        match &mut self.sender {
+            Sender::Http1(sender) => sender.send_request(request).await,
+            Sender::Http2(sender) => sender.send_request(request).await,
+        }
     }
 
     pub fn is_reused(&self) -> bool {
         self.reused
     }
 
+    pub fn is_http2(&self) -> bool {
+        matches!(self.sender, Sender::Http2(_))
+    }
+
     /// The response has been read to its end: the connection can carry the
     /// next request, as soon as the request's own body has gone.
-    pub fn release(mut self) {
-        let Some(mut sender) = self.sender.take() else {
+    pub fn release(self) {
+        let Self {
+            pool,
+            destination,
+            sender,
+            ..
+        } = self;
+        let Sender::Http1(mut sender) = sender else {
             return;
         };
         if sender.is_ready() {
-            self.pool.keep(self.destination, sender);
+            pool.keep(&destination, sender);
             return;
         }
         // Ends when the connection is ready or closed, and the connection ends
         // when its peer or the request's body does.
         tokio::spawn(async move {
             if sender.ready().await.is_ok() {
-                self.pool.keep(self.destination, sender);
+                pool.keep(&destination, sender);
             }
         });
     }
