@@ -295,7 +295,9 @@ impl HandlerState for Factory {
             },
             state: Worker {
                 roster,
+                world,
                 reuse: self.reuse,
+                background: *background,
                 app: Arc::clone(&self.blueprint.app),
                 _alive: alive,
             },
@@ -306,7 +308,9 @@ impl HandlerState for Factory {
 /// The state of one instance's task.
 struct Worker {
     roster: Arc<Roster>,
+    world: World,
     reuse: Reuse,
+    background: Duration,
     app: Arc<str>,
     _alive: Alive,
 }
@@ -332,7 +336,11 @@ impl WorkerState for Worker {
         task: GuestTaskId,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + Sync>> {
         store.data_mut().serve(Arc::clone(&exchange));
-        self.roster.add(task, exchange);
+        if self.world == World::P2 {
+            // One at a time: whoever came before is through.
+            self.roster.clear();
+        }
+        self.roster.add(task, exchange, self.background);
         // Deadlines are kept by `dispatch`, and `Expiration` ends what nobody
         // waits for; to expire a request here would retire an instance that
         // others share.
@@ -342,6 +350,7 @@ impl WorkerState for Worker {
     fn drop(&self, store: Store<Ctx>, result: wasmtime::Result<()>) {
         if let Err(error) = result {
             self.lost(&error);
+            self.roster.cancel_finished();
         }
         self.roster.settle();
         // The senders of unfinished bodies go away with the store; their

@@ -11,6 +11,9 @@ use std::task::Waker;
 use std::time::Duration;
 use wasmtime::component::GuestTaskId;
 
+/// Exchanges that are kept without looking whether they are over.
+const REMEMBERED: usize = 32;
+
 #[derive(Default)]
 pub struct Roster {
     served: Mutex<Vec<(GuestTaskId, Arc<Exchange>)>>,
@@ -30,8 +33,18 @@ pub enum Need {
 }
 
 impl Roster {
-    pub fn add(&self, task: GuestTaskId, exchange: Arc<Exchange>) {
-        self.lock().push((task, exchange));
+    /// Work after an answer that is older than `longest_background` is over
+    /// one way or the other, and its exchange is forgotten.
+    pub fn add(&self, task: GuestTaskId, exchange: Arc<Exchange>, longest_background: Duration) {
+        let mut served = self.lock();
+        if served.len() >= REMEMBERED {
+            served.retain(|(_, exchange)| {
+                exchange
+                    .finished_for()
+                    .is_none_or(|since| since < longest_background)
+            });
+        }
+        served.push((task, exchange));
     }
 
     /// The exchange of the oldest known task on a call stack.
@@ -63,6 +76,13 @@ impl Roster {
         unfinished
             .map(|(_, exchange)| Arc::clone(exchange))
             .collect()
+    }
+
+    /// Ends what is done after an answer, outgoing requests included.
+    pub fn cancel_finished(&self) {
+        for (_, exchange) in self.lock().iter().filter(|(_, e)| e.is_finished()) {
+            exchange.cancel();
+        }
     }
 
     /// Whether anybody finished here whose work may still go on.
