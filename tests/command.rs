@@ -27,6 +27,8 @@ on_both_worlds![
     requests_over_the_limit_wait_in_a_bounded_queue,
     connections_over_the_limit_are_not_accepted,
     a_deadline_is_a_504,
+    computing_for_too_long_is_a_503,
+    guests_that_compute_leave_a_core_to_others,
     memory_over_its_limit_is_refused,
 ];
 
@@ -462,6 +464,35 @@ fn a_deadline_is_a_504(world: World) {
         host.log().wait_for(&[id, &world.app("probe")]);
     }
     host.get("/hello").expect(200);
+}
+
+fn computing_for_too_long_is_a_503(world: World) {
+    let host = Host::guest(world, "probe", &["--cpu-timeout", "300ms"]);
+    let answer = host.get("/spin").expect(503);
+    assert!(
+        answer.text().contains("computed for too long"),
+        "{}",
+        answer.text()
+    );
+    host.log().wait_for(&["cpu-limit", &world.app("probe")]);
+    // Waiting is not computing.
+    host.get("/sleep?ms=600").expect(200);
+    host.get("/spin?ms=50").expect(200);
+}
+
+/// Sixteen guests compute for as long as they may, all at once. Meanwhile requests of others are
+/// answered one after the other, many more than those guests could let in between their turns.
+fn guests_that_compute_leave_a_core_to_others(world: World) {
+    let host = Host::guest(world, "probe", &["--cpu-timeout", "300ms"]);
+    let spinning: Vec<_> = (0..16)
+        .map(|_| host.send("GET", "/spin", &[], b""))
+        .collect();
+    for _ in 0..100 {
+        host.get("/hello").expect(200);
+    }
+    for mut client in spinning {
+        client.answer("GET").expect(503);
+    }
 }
 
 fn memory_over_its_limit_is_refused(world: World) {

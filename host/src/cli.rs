@@ -113,6 +113,10 @@ pub struct Serve {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     drain_timeout: Duration,
 
+    /// Time that a guest may compute for one request
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    cpu_timeout: Duration,
+
     /// Time that a guest may go on working after its answer is complete
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     background_timeout: Duration,
@@ -335,6 +339,7 @@ impl Serve {
                 .unwrap_or(defaults.connections),
             drain: self.drain_timeout,
             background: self.background_timeout,
+            computing: self.cpu_timeout,
             answer: flags.store().timeout.unwrap_or(defaults.answer),
             memory_bytes: flags
                 .store()

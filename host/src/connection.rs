@@ -110,7 +110,10 @@ impl Connections {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }
-        let chunks = chunks && !response.headers().contains_key(CONTENT_LENGTH);
+        // As hyper decides it: a length that is known is told.
+        let has_length = response.headers().contains_key(CONTENT_LENGTH)
+            || response.body().size_hint().exact().is_some();
+        let chunks = chunks && !has_length;
         progress.due(if chunks { Due::Chunk } else { Due::Bytes });
         Ok(response.map(|body| Answering { body, progress }))
     }

@@ -1,6 +1,7 @@
 //! The wasmtime engine: one for the process, with pools sized from the limits,
 //! a cache of compiled code and a clock. Nothing here is done per request.
 
+use crate::cpu::TICK;
 use crate::flags::{Flags, PoolSizes};
 use crate::limits::Limits;
 use anyhow::Context as _;
@@ -8,11 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use wasmtime::{Cache, CacheConfig, Enabled, Engine};
-
-/// A guest that computes is interrupted this often to let others run.
-const TICK: Duration = Duration::from_millis(10);
 
 /// Core instances that a component of Rust's for wasi 0.2 consists of: main,
 /// shim, fixup. One more for components composed of several.

@@ -10,7 +10,7 @@
 use crate::outcome::Failure;
 use futures::task::AtomicWaker;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -49,6 +49,8 @@ pub struct Exchange {
     pub passes: u8,
     /// Whether the client used TLS, which is what a guest is told as scheme.
     pub https: bool,
+    /// Ticks of the engine's clock that a guest computed for this.
+    computed: AtomicU32,
     cancelled: AtomicBool,
     gone: Arc<Notify>,
     worker: AtomicWaker,
@@ -66,6 +68,7 @@ impl Exchange {
             depth,
             passes,
             https,
+            computed: AtomicU32::new(0),
             cancelled: AtomicBool::new(false),
             gone: Arc::new(Notify::new()),
             worker: AtomicWaker::new(),
@@ -74,6 +77,11 @@ impl Exchange {
             settling: Notify::new(),
             failure: Mutex::new(None),
         })
+    }
+
+    /// Charges one tick of computing; returns how many there are now.
+    pub fn charge_tick(&self) -> u32 {
+        self.computed.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Nobody waits for the answer any more: ends the guest, where it has an

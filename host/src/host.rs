@@ -4,6 +4,7 @@
 use crate::component::{App, Loader};
 use crate::config::{AppConfig, Config, Note, Upstreams};
 use crate::connection::Connections;
+use crate::cpu::Turns;
 use crate::dispatch::Dispatch;
 use crate::engine::{self, Ticker};
 use crate::instance::Workers;
@@ -58,12 +59,14 @@ impl Host {
             background: config.limits.background,
         };
         let shared = share(&config.upstreams)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let turns = Arc::new(Turns::new(cores));
         let inside = Inside::default();
         let mut apps = HashMap::new();
         let mut routes = Vec::new();
         for app in std::mem::take(&mut config.apps) {
             let prefixes = app.routes.clone();
-            let app = load(&loader, app, &config, &shared, &inside).await?;
+            let app = load(&loader, app, &config, &shared, &turns, &inside).await?;
             routes.extend(
                 prefixes
                     .into_iter()
@@ -172,6 +175,7 @@ async fn load(
     app: AppConfig,
     config: &Config,
     shared: &Shared,
+    turns: &Arc<Turns>,
     inside: &Inside,
 ) -> anyhow::Result<Arc<App>> {
     let policy = Arc::new(app.egress);
@@ -180,6 +184,8 @@ async fn load(
         dirs: app.dirs,
         flags: Arc::clone(&config.flags),
         memory_bytes: config.limits.memory_bytes,
+        computing: config.limits.computing,
+        turns: Arc::clone(turns),
         logging_prefix: config.logging_prefix,
         egress: Arc::new(Egress {
             client: Client::new(Arc::clone(&policy), shared, bounds(&config.limits)),

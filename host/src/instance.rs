@@ -5,6 +5,7 @@
 //! answer or with the reason why there is none. Admission is in front of this;
 //! what happens to the answer's body is behind it.
 
+use crate::cpu::TooMuch;
 use crate::exchange::Exchange;
 use crate::outcome::{Failure, Kind};
 use crate::roster::{Need, Roster};
@@ -388,6 +389,9 @@ impl Worker {
 
 /// The cause and the guest's stack, out of an error of wasmtime's.
 fn trap(error: &wasmtime::Error) -> Failure {
+    if let Some(too_much) = error.downcast_ref::<TooMuch>() {
+        return Failure::new(Kind::Computing, too_much);
+    }
     let cause = if let Some(trap) = error.downcast_ref::<Trap>() {
         format!("wasm trap: {trap}").replace("wasm trap: wasm trap:", "wasm trap:")
     } else if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
@@ -423,6 +427,7 @@ impl WorkerExpiration for Expiration {
     ) -> Poll<()> {
         // Called exactly when the guest can go no further for now.
         self.roster.suspensions.add();
+        self.roster.run.end();
         match status {
             WorkerStatus::Idle => {
                 self.roster.clear();

@@ -27,6 +27,7 @@ mod router;
 mod builtin;
 mod component;
 
+mod cpu;
 mod instance;
 mod roster;
 mod suspension;

@@ -30,6 +30,9 @@ pub struct Limits {
     /// Time from admission to the head of the answer; 504 beyond it. Enforced
     /// by `dispatch`. `-W timeout` sets it. Default 120 s.
     pub answer: Duration,
+    /// Time that a guest may compute for one request, in steps of 10 ms; 503
+    /// beyond it. Enforced by `cpu`. `--cpu-timeout` sets it. Default 5 s.
+    pub computing: Duration,
     /// Time that a guest may go on after its answer is complete. Enforced by
     /// `instance`. `--background-timeout` sets it. Default 30 s.
     pub background: Duration,
@@ -78,6 +81,7 @@ impl Default for Limits {
             head_bytes: 64 << 10,
             headers: 100,
             answer: Duration::from_secs(120),
+            computing: Duration::from_secs(5),
             background: Duration::from_secs(30),
             memory_bytes: 64 << 20,
             depth: 8,

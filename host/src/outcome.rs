@@ -29,6 +29,8 @@ pub enum Kind {
     NoAnswer,
     /// Another request in the same instance trapped.
     InstanceLost,
+    /// The guest computed for longer than it may.
+    Computing,
     /// The guest did not answer in time.
     Deadline,
     /// The body of the answer ended in an error.
@@ -42,7 +44,9 @@ impl Kind {
             Kind::BadRequest => StatusCode::BAD_REQUEST,
             Kind::NoRoute => StatusCode::NOT_FOUND,
             Kind::ConnectRefused => StatusCode::NOT_IMPLEMENTED,
-            Kind::Overloaded | Kind::NoInstance => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Overloaded | Kind::NoInstance | Kind::Computing => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Kind::Deadline => StatusCode::GATEWAY_TIMEOUT,
             Kind::Instantiation
             | Kind::Trap
@@ -65,6 +69,7 @@ impl Kind {
             Kind::Trap => "The application failed",
             Kind::NoAnswer => "The application gave no answer",
             Kind::InstanceLost => "The application failed while it served another request",
+            Kind::Computing => "The application computed for too long",
             Kind::Deadline => "The application did not answer in time",
             Kind::BrokenBody => "The answer could not be completed",
         }
@@ -82,6 +87,7 @@ impl Kind {
             Kind::Trap => "trap",
             Kind::NoAnswer => "no-answer",
             Kind::InstanceLost => "instance-lost",
+            Kind::Computing => "cpu-limit",
             Kind::Deadline => "deadline",
             Kind::BrokenBody => "broken-body",
         }

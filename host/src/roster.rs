@@ -4,6 +4,7 @@
 //! from a guest task to the exchange that it serves, and from there to the
 //! question whether anybody still needs the instance.
 
+use crate::cpu::Run;
 use crate::exchange::Exchange;
 use crate::suspension::Suspensions;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ const REMEMBERED: usize = 32;
 pub struct Roster {
     served: Mutex<Vec<(GuestTaskId, Arc<Exchange>)>>,
     pub suspensions: Arc<Suspensions>,
+    pub run: Arc<Run>,
 }
 
 /// Whether an instance that is not idle is still needed.

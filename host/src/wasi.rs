@@ -5,6 +5,7 @@
 //! standard library finds its imports, but nothing is ambient: what a guest
 //! may see or reach is what [`Rights`] says.
 
+use crate::cpu::{Computing, Turns};
 use crate::exchange::Exchange;
 use crate::flags::Flags;
 use crate::guest_log::{GuestLog, Target};
@@ -21,6 +22,7 @@ use http_body_util::BodyExt as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use wasmtime::component::{Accessor, HasData, Linker, Resource, ResourceTable};
 use wasmtime::{AsContextMut as _, Engine, Store, StoreLimits, StoreLimitsBuilder};
 use wasmtime_wasi::sockets::SocketAddrUse;
@@ -42,6 +44,9 @@ pub struct Rights {
     pub dirs: Vec<(PathBuf, String)>,
     pub flags: Arc<Flags>,
     pub memory_bytes: usize,
+    /// How long a guest may compute for one request.
+    pub computing: Duration,
+    pub turns: Arc<Turns>,
     pub logging_prefix: bool,
     pub egress: Arc<Egress>,
 }
@@ -106,6 +111,7 @@ impl Rights {
                     .in_memory_data(wasi.keyvalue_data.iter().cloned())
                     .build()
             }),
+            computing: Computing::new(&self.turns, self.computing, Arc::clone(&roster.run)),
             roster,
         };
         let mut store = Store::new(engine, ctx);
@@ -119,10 +125,13 @@ impl Rights {
         if let Some(most) = wasi.max_component_handles {
             store.set_max_component_handles(most);
         }
-        // A guest that computes gives its thread back at each tick of the
-        // engine's clock.
         store.set_epoch_deadline(1);
-        store.epoch_deadline_async_yield_and_update(1);
+        store.epoch_deadline_callback(|mut store| {
+            let stack: Vec<_> = store.async_call_stack()?.collect();
+            let ctx = store.data_mut();
+            let exchange = ctx.roster.find(&stack);
+            Ok(ctx.computing.tick(exchange.as_deref())?)
+        });
         Ok(store)
     }
 
@@ -192,6 +201,7 @@ pub struct Ctx {
     limits: StoreLimits,
     config: Option<WasiConfigVariables>,
     keyvalue: Option<WasiKeyValueCtx>,
+    computing: Computing,
     roster: Arc<Roster>,
 }
 
