@@ -361,6 +361,51 @@ pub fn call(url: &str) -> String {
     format!("/call?url={}", encode(url))
 }
 
+/// How many sockets with one end at one of these ports are in a state of `/proc/net/tcp`: 06 is
+/// TIME_WAIT, 08 is CLOSE_WAIT.
+pub fn sockets(ports: &[u16], state: &str) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let is_ours = |end: &str| {
+        let port = end.rsplit(':').next().unwrap();
+        ports.contains(&u16::from_str_radix(port, 16).unwrap())
+    };
+    let rows = table.lines().skip(1).filter(|row| {
+        let row: Vec<_> = row.split_whitespace().collect();
+        row[3] == state && (is_ours(row[1]) || is_ours(row[2]))
+    });
+    rows.count()
+}
+
+/// Compares a stream with [`pattern`], piece by piece.
+pub struct Expected {
+    piece: Vec<u8>,
+    pub count: u64,
+}
+
+impl Expected {
+    const PIECE: usize = 251 * 1024;
+
+    pub fn new() -> Expected {
+        let piece = pattern(Expected::PIECE);
+        Expected { piece, count: 0 }
+    }
+
+    #[track_caller]
+    pub fn take(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let expected = &self.piece[(self.count % Expected::PIECE as u64) as usize..];
+            let (now, later) = bytes.split_at(bytes.len().min(expected.len()));
+            assert!(
+                now == &expected[..now.len()],
+                "bytes differ near {}",
+                self.count
+            );
+            self.count += now.len() as u64;
+            bytes = later;
+        }
+    }
+}
+
 /// The bytes that the probe streams: `i % 251`.
 pub fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i % 251) as u8).collect()

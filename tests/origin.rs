@@ -6,12 +6,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// A request as an origin received it.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub head: Head,
     pub body: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
     pub end: End,
 }
 
@@ -70,7 +72,13 @@ pub struct Origin {
 impl Origin {
     /// Runs the script once per connection.
     pub fn serve(script: impl Fn(&mut Visit) + Send + Sync + 'static) -> Origin {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Origin::serve_on(TcpListener::bind("127.0.0.1:0").unwrap(), script)
+    }
+
+    pub fn serve_on(
+        listener: TcpListener,
+        script: impl Fn(&mut Visit) + Send + Sync + 'static,
+    ) -> Origin {
         let addr = listener.local_addr().unwrap();
         let shared = Arc::new(Shared::default());
         let script = Arc::new(script);
@@ -128,10 +136,11 @@ impl Origin {
         let bytes = bytes.to_vec();
         Origin::serve(move |visit| {
             while visit.request().is_some() {
-                visit.shared.wait(|record| record.released);
+                visit.wait_for_release();
                 // A caller that has left meanwhile is for the test to judge.
                 let _ = std::io::Write::write_all(visit.wire.socket(), &bytes);
             }
+            visit.note_close();
         })
     }
 
@@ -205,18 +214,47 @@ impl Visit {
         let head = self.head()?;
         let mut body = Vec::new();
         let framing = head.request_framing();
-        let (end, _) = self
+        let (end, trailers) = self
             .wire
             .body(framing, &mut |bytes| body.extend_from_slice(bytes));
-        let seen = Seen { head, body, end };
+        let seen = Seen {
+            head,
+            body,
+            trailers,
+            end,
+        };
         self.shared
             .update(|record| record.requests.push(seen.clone()));
         Some(seen)
     }
 
+    /// Waits for [`Origin::release`].
+    pub fn wait_for_release(&self) {
+        self.shared.wait(|record| record.released);
+    }
+
     pub fn note_close(&self) {
         self.shared.update(|record| record.closed += 1);
     }
+}
+
+/// A listener that accepts nothing, and the connections that fill its backlog: it drops what comes
+/// next, as a host that is down would.
+pub fn full_backlog() -> ((TcpListener, Vec<TcpStream>), SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let patience = Duration::from_millis(500);
+    let connect = || TcpStream::connect_timeout(&addr, patience);
+    let filling = std::iter::from_fn(|| connect().ok()).take(5000).collect();
+    ((listener, filling), addr)
+}
+
+/// A port of 127.0.0.1 on which nothing listens.
+pub fn closed_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 /// A response in bytes, with its content-length.

@@ -1,6 +1,6 @@
 //! The house guests end to end: the forwarding servlet and the remote application.
 
-use crate::harness::{Host, World, encode, pattern};
+use crate::harness::{Expected, Host, World, encode, pattern};
 use crate::origin::{Origin, answer};
 use crate::wire::{Answer, End, Wire, request};
 use std::thread;
@@ -20,6 +20,8 @@ on_both_worlds![
     a_forbidden_destination_is_a_403_in_one_line,
     a_remote_that_breaks_off_does_not_look_whole,
     the_ninth_pass_is_a_508,
+    passes_through_the_host_count_as_well,
+    a_remote_that_is_too_slow_is_a_504_in_one_line,
     five_hundred_clients_wait_without_a_thread_each,
     a_quarter_of_a_gibibyte_streams_both_ways_in_little_memory,
 ];
@@ -305,6 +307,34 @@ fn a_remote_that_breaks_off_does_not_look_whole(world: World) {
 }
 
 /// Sends back, as a client's header, what each pass adds to `CDN-Loop`.
+fn passes_through_the_host_count_as_well(world: World) {
+    let origin = Origin::answering(&answer("200 OK", &[], ""));
+    let host = Host::guest(world, "servlet", &[]);
+    let target = target("", &origin.url(""));
+    let passes = |count: usize| format!("CDN-Loop: other, {}", vec!["host"; count].join(","));
+    host.ask("GET", &target, &[&passes(7)], b"").expect(200);
+    let record = origin.record();
+    let seen = record.requests[0].head.all("cdn-loop").join(",");
+    let members: Vec<_> = seen.split(',').map(str::trim).collect();
+    let times = |name: &str| members.iter().filter(|member| **member == name).count();
+    assert_eq!(
+        (times("other"), times("host"), times("servlet")),
+        (1, 8, 1),
+        "{seen}"
+    );
+    let answer = host.ask("GET", &target, &[&passes(8)], b"").expect(508);
+    assert!(is_one_line(&answer), "{}", answer.text());
+    assert_eq!(origin.record().requests.len(), 1);
+}
+
+fn a_remote_that_is_too_slow_is_a_504_in_one_line(world: World) {
+    let origin = Origin::silent();
+    let host = Host::guest(world, "servlet", &["--first-byte-timeout", "300ms"]);
+    let answer = host.get(&target("", &origin.url(""))).expect(504);
+    assert!(is_one_line(&answer), "{}", answer.text());
+    origin.wait(|record| record.closed == 1);
+}
+
 fn the_ninth_pass_is_a_508(world: World) {
     let origin = Origin::answering(&answer("200 OK", &[], ""));
     let host = Host::guest(world, "servlet", &[]);
@@ -369,7 +399,7 @@ fn five_hundred_clients_wait_without_a_thread_each(world: World) {
 
 /// Sends `length` bytes through the servlet to an echo and compares what comes back; gives the
 /// most memory that the host had resident meanwhile.
-fn stream_through(host: &Host, target: &str, length: u64) -> u64 {
+pub fn stream_through(host: &Host, target: &str, length: u64) -> u64 {
     const PIECE: usize = 251 * 1024;
     let mut wire = host.send("POST", target, &["Transfer-Encoding: chunked"], b"");
     let mut writer: Wire<_> = wire.writer();
@@ -385,26 +415,17 @@ fn stream_through(host: &Host, target: &str, length: u64) -> u64 {
     });
     let head = wire.head().expect("a head");
     assert_eq!(head.status(), 200);
-    let expected = pattern(PIECE);
-    let (mut count, mut sampled, mut most) = (0u64, 0, 0);
-    let (end, _) = wire.body(head.answer_framing("POST"), &mut |mut bytes| {
-        while !bytes.is_empty() {
-            let at = (count % PIECE as u64) as usize;
-            let (now, later) = bytes.split_at(bytes.len().min(PIECE - at));
-            assert!(
-                now == &expected[at..at + now.len()],
-                "bytes differ near {count}"
-            );
-            count += now.len() as u64;
-            bytes = later;
-        }
-        if count - sampled > 1 << 20 {
-            sampled = count;
+    let mut expected = Expected::new();
+    let (mut sampled, mut most) = (0, 0);
+    let (end, _) = wire.body(head.answer_framing("POST"), &mut |bytes| {
+        expected.take(bytes);
+        if expected.count - sampled > 1 << 20 {
+            sampled = expected.count;
             most = most.max(host.process.resident_bytes());
         }
     });
     sender.join().unwrap();
-    assert_eq!((count, end), (length, End::Whole));
+    assert_eq!((expected.count, end), (length, End::Whole));
     most
 }
 

@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::outgoing::destination::Destination;
 use crate::outgoing::policy::Policy;
 use crate::outgoing::tls::ClientCertificate;
+use crate::tls::{KeyPair, TlsConfig};
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use http::{HeaderName, HeaderValue};
@@ -52,6 +53,19 @@ pub struct Serve {
     /// Address to listen on; port 0 takes a free one
     #[arg(long, value_name = "SOCKADDR", default_value = "127.0.0.1:8080")]
     addr: SocketAddr,
+
+    /// Certificate for TLS, with the chain to its root, in PEM; repeat it with
+    /// --tls-key for more names
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Vec<PathBuf>,
+
+    /// Key of the certificate at the same place, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Vec<PathBuf>,
+
+    /// Roots, in PEM, that clients need a certificate of
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
 
     /// Address where a connection starts a graceful shutdown
     #[arg(long, value_name = "SOCKADDR")]
@@ -109,6 +123,9 @@ pub struct Serve {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     max_concurrent_connections: Option<usize>,
 
+    #[command(flatten)]
+    client: ClientLimits,
+
     /// Time that a shutdown waits for what was accepted
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     drain_timeout: Duration,
@@ -127,6 +144,47 @@ pub struct Serve {
 
     #[command(flatten)]
     wasmtime: Wasmtime,
+}
+
+/// What a client may send, and how slowly.
+#[derive(Args)]
+#[command(next_help_heading = "Clients")]
+struct ClientLimits {
+    /// Time for the head of a request, from its first byte
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    header_timeout: Duration,
+
+    /// Time that a connection may be without a request
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    keep_alive_timeout: Duration,
+
+    /// Time that a client may read nothing of what is sent to it
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    write_timeout: Duration,
+
+    /// Time that a guest may wait for more of a request's body
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    body_timeout: Duration,
+
+    /// Bytes of a request's body [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    max_request_body: Option<u64>,
+
+    /// Bytes of a request line
+    #[arg(long, value_name = "BYTES", default_value = "16384", value_parser = at_least_one)]
+    max_request_line: usize,
+
+    /// Bytes of a request's head
+    #[arg(long, value_name = "BYTES", default_value = "65536", value_parser = at_least_8_kib)]
+    max_header_bytes: usize,
+
+    /// Header lines of a request
+    #[arg(long, value_name = "N", default_value = "100", value_parser = at_least_one)]
+    max_headers: usize,
+
+    /// Requests that one connection may carry
+    #[arg(long, value_name = "N", default_value = "100000")]
+    max_requests_per_connection: u64,
 }
 
 /// How guests' outgoing requests are sent.
@@ -262,6 +320,12 @@ impl Serve {
     /// All that is wrong with the values, together.
     pub fn into_config(self) -> anyhow::Result<Config> {
         let mut problems = Vec::new();
+        let (certificates, keys) = (self.tls_cert.len(), self.tls_key.len());
+        if certificates != keys {
+            problems.push(format!(
+                "there are {certificates} --tls-cert and {keys} --tls-key"
+            ));
+        }
         let mut note = |problem: anyhow::Error| problems.push(format!("{problem:#}"));
         let env = self
             .env
@@ -310,12 +374,14 @@ impl Serve {
             None => apps.house()?,
             Some(source) => apps.single(source),
         };
+        let limits = self.limits(&flags);
         Ok(Config {
             listen: self.addr,
+            tls: tls_config(self.tls_cert, self.tls_key, self.tls_client_ca),
             shutdown: self.shutdown_addr,
             apps,
             request_headers,
-            limits: self.limits(&flags),
+            limits,
             upstreams: Upstreams {
                 dns_servers: self.upstream.dns_server,
                 extra_roots: self.upstream.egress_ca,
@@ -337,6 +403,15 @@ impl Serve {
             connections: self
                 .max_concurrent_connections
                 .unwrap_or(defaults.connections),
+            header_read: self.client.header_timeout,
+            idle: self.client.keep_alive_timeout,
+            write_idle: self.client.write_timeout,
+            requests_per_connection: self.client.max_requests_per_connection,
+            request_line_bytes: self.client.max_request_line,
+            body_bytes: self.client.max_request_body.unwrap_or(defaults.body_bytes),
+            body_idle: self.client.body_timeout,
+            head_bytes: self.client.max_header_bytes,
+            headers: self.client.max_headers,
             drain: self.drain_timeout,
             background: self.background_timeout,
             computing: self.cpu_timeout,
@@ -348,6 +423,21 @@ impl Serve {
             ..defaults
         }
     }
+}
+
+fn tls_config(
+    certificates: Vec<PathBuf>,
+    keys: Vec<PathBuf>,
+    client_roots: Option<PathBuf>,
+) -> Option<TlsConfig> {
+    let pairs = certificates.into_iter().zip(keys);
+    let key_pairs: Vec<_> = pairs
+        .map(|(certificates, key)| KeyPair { certificates, key })
+        .collect();
+    (!key_pairs.is_empty()).then_some(TlsConfig {
+        key_pairs,
+        client_roots,
+    })
 }
 
 /// What the apps of one command line have in common.
@@ -498,6 +588,14 @@ fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(0) => Err("must be at least 1".into()),
         Ok(n) => Ok(n),
         Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// What hyper reads at once, it has to hold.
+fn at_least_8_kib(text: &str) -> Result<usize, String> {
+    match at_least_one(text)? {
+        0..8192 => Err("must be at least 8192".into()),
+        bytes => Ok(bytes),
     }
 }
 

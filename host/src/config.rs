@@ -9,6 +9,7 @@ use crate::limits::Limits;
 use crate::outgoing::destination::Destination;
 use crate::outgoing::policy::Policy;
 use crate::outgoing::tls::ClientCertificate;
+use crate::tls::TlsConfig;
 use http::{HeaderName, HeaderValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 
 pub struct Config {
     pub listen: SocketAddr,
+    /// Plain where it is `None`.
+    pub tls: Option<TlsConfig>,
     /// A connection here starts a drain.
     pub shutdown: Option<SocketAddr>,
     pub apps: Vec<AppConfig>,

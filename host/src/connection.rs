@@ -1,112 +1,236 @@
-//! One connection: hyper's HTTP/1.1 over a [`Socket`](socket::Socket), and the service that
-//! takes its requests to [`Dispatch`].
+//! One connection: TLS or not, HTTP/1.1 or HTTP/2, and the service that takes
+//! its requests to [`Dispatch`].
 //!
-//! While the host drains, the answer that is under way says `Connection:
-//! close`; a connection without a request lingers a moment, for the one that
-//! may be on its way.
+//! The version is told by ALPN under TLS, and by the client's first bytes
+//! without (RFC 9113 sections 3.2 and 3.3). While the host drains, the answer
+//! that is under way says `Connection: close`; a connection without a request
+//! lingers a moment, for the one that may be on its way.
 
 use crate::answer::Answer;
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Hop};
 use crate::limits::Limits;
-use crate::socket::{self, Due, Progress};
+use crate::received::{BodyLimits, Received, Trouble};
+use crate::socket::{Due, Input, Plain, Progress, Socket};
+use crate::tls::ServerTls;
+use crate::watch::{self, Patience, Watch};
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wasmtime_wasi_http::Error;
 
+/// Streams that one HTTP/2 connection may have open at once, RFC 9113 section
+/// 5.1.2.
+const STREAMS: u32 = 256;
+
+/// Streams of one connection that may be reset before they were served, and
+/// for mistakes; more end it ("rapid reset", CVE-2023-44487).
+const RESETS: usize = 64;
+
 /// What every connection of a listener shares.
 pub struct Connections {
-    pub dispatch: Arc<Dispatch>,
-    pub drain: CancellationToken,
-    pub linger: Duration,
-    pub http1: http1::Builder,
+    dispatch: Arc<Dispatch>,
+    drain: CancellationToken,
+    tls: Option<ServerTls>,
+    /// For TLS, or the first bytes.
+    handshake: Duration,
+    linger: Duration,
+    patience: Patience,
+    body_limits: BodyLimits,
+    /// After that many, a connection is closed.
+    requests: u64,
+    http1: http1::Builder,
+    /// For HTTP/1.1 under TLS.
+    https1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
 }
 
 impl Connections {
-    pub fn new(dispatch: Arc<Dispatch>, drain: CancellationToken, limits: &Limits) -> Self {
-        let mut http1 = http1::Builder::new();
-        http1
-            .timer(TokioTimer::new())
-            // `socket` tells clients that have gone from those that have only
-            // finished sending.
-            .half_close(true)
-            .header_read_timeout(limits.header_read)
+    pub fn new(
+        dispatch: Arc<Dispatch>,
+        tls: Option<ServerTls>,
+        drain: CancellationToken,
+        limits: &Limits,
+    ) -> Self {
+        let mut https1 = http1::Builder::new();
+        https1
+            // So does `watch`, where an idle connection is not a slow one.
+            .header_read_timeout(None)
             .max_headers(limits.headers)
             .max_header_size(limits.head_bytes);
+        let mut http1 = https1.clone();
+        // `watch` tells clients that have gone from those that have only
+        // finished sending.
+        http1.half_close(true);
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_pending_accept_reset_streams(RESETS)
+            .max_local_error_reset_streams(RESETS)
+            .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+            .keep_alive_interval(limits.idle)
+            .keep_alive_timeout(limits.header_read);
         Self {
             dispatch,
             drain,
+            tls,
+            handshake: limits.header_read,
             linger: limits.linger,
+            patience: Patience::new(limits),
+            body_limits: BodyLimits::new(limits),
+            requests: limits.requests_per_connection,
             http1,
+            https1,
+            http2,
         }
     }
 
     /// Serves one connection to its end.
     pub async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
-        if let Err(error) = self.try_serve(stream).await {
-            tracing::debug!("connection from {peer}: {error}");
+        let served = match &self.tls {
+            None => self.serve_plain(stream).await,
+            Some(tls) => self.serve_tls(stream, tls).await,
+        };
+        if let Err(error) = served {
+            tracing::debug!("connection from {peer}: {error:#}");
         }
     }
 
-    async fn try_serve(&self, stream: TcpStream) -> Result<(), hyper::Error> {
-        let Ok(local) = stream.local_addr() else {
-            return Ok(()); // The peer has reset it already.
+    async fn serve_plain(&self, stream: TcpStream) -> anyhow::Result<()> {
+        let local = stream.local_addr()?;
+        let Ok(speaks_http2) = timeout(self.handshake, speaks_http2(&stream)).await else {
+            watch::say_too_late(&stream);
+            return Ok(());
         };
-        let (socket, progress, watch) = socket::split(stream);
-        let service = service_fn(|request| self.request(request, local, progress.clone()));
-        let socket = TokioIo::new(socket);
-        let mut connection = std::pin::pin!(self.http1.serve_connection(socket, service));
-        let mut gone = std::pin::pin!(watch.gone());
+        if speaks_http2? {
+            return self.serve_http2(stream, local, false).await;
+        }
+        let (plain, input) = Plain::new(stream);
+        self.serve_http1(&self.http1, plain, Some(input), local, false)
+            .await
+    }
+
+    async fn serve_tls(&self, stream: TcpStream, tls: &ServerTls) -> anyhow::Result<()> {
+        let local = stream.local_addr()?;
+        let stream = timeout(self.handshake, tls.acceptor().accept(stream)).await??;
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            return self.serve_http2(stream, local, true).await;
+        }
+        self.serve_http1(&self.https1, stream, None, local, true)
+            .await
+    }
+
+    async fn serve_http1(
+        &self,
+        http1: &http1::Builder,
+        io: impl AsyncRead + AsyncWrite + Send + Unpin,
+        input: Option<Input>,
+        local: SocketAddr,
+        https: bool,
+    ) -> anyhow::Result<()> {
+        let (socket, progress, shared) = Socket::new(io);
+        let watch = Watch::new(shared, input);
+        let service =
+            service_fn(|request| self.request_http1(request, local, https, progress.clone()));
+        let mut connection = std::pin::pin!(http1.serve_connection(TokioIo::new(socket), service));
+        let mut over = std::pin::pin!(async {
+            tokio::select! {
+                () = watch.gone() => {}
+                late = watch.late(self.patience) => watch.part(late),
+            }
+        });
         tokio::select! {
             biased;
-            result = connection.as_mut() => return result,
-            () = gone.as_mut() => return Ok(()),
+            result = connection.as_mut() => return Ok(result?),
+            () = over.as_mut() => return Ok(()),
             () = self.drain.cancelled() => {}
         }
         if progress.is_idle() {
             tokio::select! {
                 biased;
-                result = connection.as_mut() => return result,
-                () = gone.as_mut() => return Ok(()),
+                result = connection.as_mut() => return Ok(result?),
+                () = over.as_mut() => return Ok(()),
                 () = tokio::time::sleep(self.linger) => {}
             }
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;
-            result = connection => result,
-            () = gone => Ok(()),
+            result = connection => Ok(result?),
+            () = over => Ok(()),
         }
     }
 
-    async fn request(
+    async fn serve_http2(
+        &self,
+        io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        local: SocketAddr,
+        https: bool,
+    ) -> anyhow::Result<()> {
+        let (dispatch, limits) = (Arc::clone(&self.dispatch), self.body_limits);
+        let service = service_fn(move |request: http::Request<Incoming>| {
+            let dispatch = Arc::clone(&dispatch);
+            let trouble = Arc::<Trouble>::default();
+            let request = request.map(|body| {
+                let trouble = Arc::clone(&trouble);
+                Received::new(body, limits, None, trouble).boxed_unsync()
+            });
+            let hop = Hop {
+                local,
+                https,
+                trouble,
+            };
+            async move { Ok::<_, Infallible>(dispatch.request(request, hop).await) }
+        });
+        let mut connection = std::pin::pin!(self.http2.serve_connection(TokioIo::new(io), service));
+        tokio::select! {
+            biased;
+            result = connection.as_mut() => return Ok(result?),
+            () = self.drain.cancelled() => {}
+        }
+        // GOAWAY, and what has begun goes on.
+        connection.as_mut().graceful_shutdown();
+        Ok(connection.await?)
+    }
+
+    async fn request_http1(
         &self,
         request: http::Request<Incoming>,
         local: SocketAddr,
+        https: bool,
         progress: Progress,
     ) -> Result<http::Response<Answering>, Infallible> {
+        let number = progress.requested();
         progress.received(request.body().is_end_stream());
         progress.due(Due::Head);
         let chunks = request.version() == http::Version::HTTP_11;
+        let trouble = Arc::<Trouble>::default();
         let request = request.map(|body| {
-            let progress = progress.clone();
-            Received { body, progress }.boxed_unsync()
+            let (progress, trouble) = (progress.clone(), Arc::clone(&trouble));
+            Received::new(body, self.body_limits, Some(progress), trouble).boxed_unsync()
         });
-        let mut response = self.dispatch.request(request, local, false).await;
-        if self.drain.is_cancelled() {
+        let hop = Hop {
+            local,
+            https,
+            trouble,
+        };
+        let mut response = self.dispatch.request(request, hop).await;
+        if self.drain.is_cancelled() || number >= self.requests {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }
@@ -119,33 +243,21 @@ impl Connections {
     }
 }
 
-/// A request's body; notes its end.
-struct Received {
-    body: Incoming,
-    progress: Progress,
-}
-
-impl Body for Received {
-    type Data = Bytes;
-    type Error = Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if frame.is_none() || self.body.is_end_stream() {
-            self.progress.received(true);
+/// Whether a client begins with the preface of HTTP/2, RFC 9113 section 3.4.
+/// No request of HTTP/1 begins like that.
+async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
+    const PREFACE: &[u8; 4] = b"PRI ";
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let seen = stream.peek(&mut first).await?;
+        if seen == 0 || first[..seen] != PREFACE[..seen] {
+            return Ok(false);
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(Error::from)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        if seen == PREFACE.len() {
+            return Ok(true);
+        }
+        // What has been seen stays there, so nothing tells of more.
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

@@ -4,7 +4,7 @@
 //! request has one ending: the guest's answer, or a [`Failure`] that becomes a
 //! status, a sentence and a line in the log.
 
-use crate::admission::{Admission, Refused};
+use crate::admission::{Admission, Permit, Refused};
 use crate::answer::{Answer, Length};
 use crate::component::App;
 use crate::exchange::Exchange;
@@ -12,6 +12,7 @@ use crate::headers::remove_hop_by_hop;
 use crate::limits::Limits;
 use crate::outcome::{Failure, Kind};
 use crate::outgoing;
+use crate::received::Trouble;
 use crate::router::Router;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
@@ -19,10 +20,20 @@ use http::header::{
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Response, StatusCode, Version as HttpVersion};
 use http_body_util::BodyExt;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use wasmtime_wasi_http::{Error, WasiBody};
+
+/// The connection that a request came by.
+pub struct Hop {
+    /// Our own address.
+    pub local: SocketAddr,
+    pub https: bool,
+    /// What may turn out to be wrong with the request's body.
+    pub trouble: Arc<Trouble>,
+}
 
 pub struct Dispatch {
     pub router: Router<Arc<App>>,
@@ -32,6 +43,8 @@ pub struct Dispatch {
     pub answer_deadline: Duration,
     pub retry_after: Duration,
     pub depth: u8,
+    /// Bytes.
+    pub request_line: usize,
 }
 
 impl Dispatch {
@@ -47,20 +60,25 @@ impl Dispatch {
             answer_deadline: limits.answer,
             retry_after: limits.queue_wait.max(Duration::from_secs(1)),
             depth: limits.depth,
+            request_line: limits.request_line_bytes,
         }
     }
 
-    /// Answers a request from a socket whose own address is `local`.
-    pub async fn request(
-        &self,
-        mut request: Request<WasiBody>,
-        local: SocketAddr,
-        https: bool,
-    ) -> Response<Answer> {
+    /// Answers a request from a socket.
+    pub async fn request(&self, mut request: Request<WasiBody>, hop: Hop) -> Response<Answer> {
+        let Hop {
+            local,
+            https,
+            trouble,
+        } = hop;
         let nobody = || Exchange::new("-".into(), 0, 0, https);
         if request.method() == Method::CONNECT {
             let failure = Failure::new(Kind::ConnectRefused, request.uri());
             return self.refuse(&nobody(), &failure);
+        }
+        if request_line_length(&request) > self.request_line {
+            let cause = format_args!("at most {} bytes are taken", self.request_line);
+            return self.refuse(&nobody(), &Failure::new(Kind::RequestLineTooLong, cause));
         }
         if let Err(cause) = make_absolute(&mut request, local, https) {
             return self.refuse(&nobody(), &Failure::new(Kind::BadRequest, cause));
@@ -76,7 +94,9 @@ impl Dispatch {
         };
         remove_hop_by_hop(request.headers_mut());
         self.set_request_headers(request.headers_mut());
-        self.answer(app, exchange, request, Some(permit)).await
+        let trouble = trouble.failure();
+        self.answer(app, exchange, request, Some(permit), trouble)
+            .await
     }
 
     /// Answers a guest's request to `http://APP.internal/`, with the semantics
@@ -102,7 +122,7 @@ impl Dispatch {
         let mut response = tokio::select! {
             biased;
             () = caller.cancelled() => return Err(Error::ConnectionTerminated),
-            response = self.answer(app, exchange, request, None) => response,
+            response = self.answer(app, exchange, request, None, pending()) => response,
         };
         remove_hop_by_hop(response.headers_mut());
         Ok(response.map(BodyExt::boxed_unsync))
@@ -113,12 +133,22 @@ impl Dispatch {
         app: &App,
         exchange: Arc<Exchange>,
         request: Request<WasiBody>,
-        permit: Option<crate::admission::Permit>,
+        permit: Option<Permit>,
+        trouble: impl Future<Output = Failure>,
     ) -> Response<Answer> {
         let head = request.method() == Method::HEAD;
         let version = app.current();
         let gone = CancelOnDrop(Some(Arc::clone(&exchange)));
         let call = version.instances.call(&exchange, request);
+        let call = async {
+            tokio::select! {
+                biased;
+                // The guest sees an error in the body as well; what it makes
+                // of that is of no interest.
+                failure = trouble => Err(failure),
+                response = call => response,
+            }
+        };
         let result = tokio::time::timeout(self.answer_deadline, call).await;
         gone.disarm();
         let response = match result {
@@ -219,6 +249,19 @@ impl Drop for CancelOnDrop {
             exchange.cancel();
         }
     }
+}
+
+/// Method, target and version, and the spaces between them.
+fn request_line_length(request: &Request<WasiBody>) -> usize {
+    let uri = request.uri();
+    let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let authority = uri
+        .authority()
+        .map_or(0, |authority| authority.as_str().len());
+    let scheme = uri
+        .scheme_str()
+        .map_or(0, |scheme| scheme.len() + "://".len());
+    request.method().as_str().len() + scheme + authority + path + "  HTTP/1.1".len()
 }
 
 fn overloaded(refused: Refused) -> Failure {

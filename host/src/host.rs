@@ -14,6 +14,7 @@ use crate::outgoing::tls::Tls;
 use crate::outgoing::{Bounds, Client, Deadlines, Shared};
 use crate::router::Router;
 use crate::server::{self, Server};
+use crate::tls::ServerTls;
 use crate::wasi::{self, Door, Egress, InProcess, Rights};
 use anyhow::Context as _;
 use std::collections::HashMap;
@@ -98,6 +99,7 @@ impl Host {
             Some(address) => Some(server::bind(address, 1)?),
             None => None,
         };
+        let tls = self.config.tls.as_ref().map(ServerTls::new).transpose()?;
         let mut signals = Signals::new()?;
         self.announce(&listener, shutdown.as_ref())?;
 
@@ -107,6 +109,7 @@ impl Host {
             listener,
             connections: Arc::new(Connections::new(
                 Arc::clone(&self.dispatch),
+                tls,
                 drain.clone(),
                 limits,
             )),
@@ -150,11 +153,16 @@ impl Host {
         shutdown: Option<&TcpListener>,
     ) -> anyhow::Result<()> {
         let address = listener.local_addr()?;
-        let mut text = format!("Serving HTTP on http://{address}/\n");
+        let scheme = if self.config.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let mut text = format!("Serving HTTP on {scheme}://{address}/\n");
         for note in &self.config.notes {
             match note {
                 Note::Text(line) => text += &format!("{line}\n"),
-                Note::Try(path) => text += &format!("  try http://{address}{path}\n"),
+                Note::Try(path) => text += &format!("  try {scheme}://{address}{path}\n"),
             }
         }
         if let Some(listener) = shutdown {

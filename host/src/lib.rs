@@ -17,8 +17,12 @@ pub mod inspect;
 
 mod server;
 mod socket;
+mod tls;
+mod watch;
 
 mod connection;
+mod received;
+
 mod dispatch;
 
 mod admission;

@@ -19,9 +19,28 @@ pub struct Limits {
     pub connections: usize,
     /// Length of that backlog. Default 4 096.
     pub backlog: u32,
-    /// Time for the head of a request to arrive, counted from the first byte
-    /// or from the opening of the connection. Enforced by hyper. Default 10 s.
+    /// Time for the head of a request to arrive, counted from its first byte
+    /// or from the opening of the connection; 408 beyond it. Enforced by
+    /// `watch`. Default 10 s.
     pub header_read: Duration,
+    /// Time that a connection may be without a request. Enforced by `watch`.
+    /// Default 60 s.
+    pub idle: Duration,
+    /// Time that a client may take none of what is written to it; it is reset
+    /// beyond it, and its guest cancelled. Enforced by `watch`. Default 60 s.
+    pub write_idle: Duration,
+    /// Requests that one connection may carry. Enforced by `connection`.
+    /// Default 100 000.
+    pub requests_per_connection: u64,
+    /// Bytes of a request line; 414 beyond it. Enforced by `dispatch`. Default
+    /// 16 KiB.
+    pub request_line_bytes: usize,
+    /// Bytes of a request's body; 413 beyond it. Enforced by `received`.
+    /// Default: no limit, since bodies stream in bounded memory.
+    pub body_bytes: u64,
+    /// Time that a guest may wait for the next bytes of a request's body; 408
+    /// beyond it. Enforced by `received`. Default 30 s.
+    pub body_idle: Duration,
     /// Bytes of a request's head: request line and headers. Default 64 KiB;
     /// beyond that the answer is 431.
     pub head_bytes: usize,
@@ -78,6 +97,12 @@ impl Default for Limits {
             connections: 10_000,
             backlog: 4_096,
             header_read: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
+            write_idle: Duration::from_secs(60),
+            requests_per_connection: 100_000,
+            request_line_bytes: 16 << 10,
+            body_bytes: u64::MAX,
+            body_idle: Duration::from_secs(30),
             head_bytes: 64 << 10,
             headers: 100,
             answer: Duration::from_secs(120),

@@ -15,6 +15,12 @@ pub enum Kind {
     BadRequest,
     /// `CONNECT`: this is no proxy in the sense of RFC 9110, section 9.3.6.
     ConnectRefused,
+    /// Method, target and version are too long.
+    RequestLineTooLong,
+    /// The body of the request is larger than it may be.
+    BodyTooLarge,
+    /// The body of the request did not go on.
+    BodyTimeout,
     /// No app serves this path.
     NoRoute,
     /// All permits and all places in the queue are taken.
@@ -42,6 +48,9 @@ impl Kind {
     pub fn status(self) -> StatusCode {
         match self {
             Kind::BadRequest => StatusCode::BAD_REQUEST,
+            Kind::RequestLineTooLong => StatusCode::URI_TOO_LONG,
+            Kind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Kind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Kind::NoRoute => StatusCode::NOT_FOUND,
             Kind::ConnectRefused => StatusCode::NOT_IMPLEMENTED,
             Kind::Overloaded | Kind::NoInstance | Kind::Computing => {
@@ -56,12 +65,15 @@ impl Kind {
         }
     }
 
-    /// What the client is told. [`Kind::BadRequest`] and [`Kind::NoRoute`]
-    /// are the client's to mend, so their cause is added to this.
+    /// What the client is told. What is the client's to mend has its cause
+    /// added to this.
     pub fn sentence(self) -> &'static str {
         match self {
             Kind::BadRequest => "The request is not valid",
             Kind::ConnectRefused => "CONNECT is not supported here",
+            Kind::RequestLineTooLong => "The request line is too long",
+            Kind::BodyTooLarge => "The body of the request is too large",
+            Kind::BodyTimeout => "The body of the request did not go on",
             Kind::NoRoute => "Nothing is served here",
             Kind::Overloaded => "The server has as many requests as it takes; try again",
             Kind::NoInstance => "The server has no room for another instance; try again",
@@ -80,6 +92,9 @@ impl Kind {
         match self {
             Kind::BadRequest => "bad-request",
             Kind::ConnectRefused => "connect-refused",
+            Kind::RequestLineTooLong => "request-line-too-long",
+            Kind::BodyTooLarge => "body-too-large",
+            Kind::BodyTimeout => "body-timeout",
             Kind::NoRoute => "no-route",
             Kind::Overloaded => "overloaded",
             Kind::NoInstance => "no-instance",

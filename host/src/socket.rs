@@ -1,28 +1,17 @@
-//! A client's socket, and the question whether the client is still there.
+//! A client's socket, as hyper reads and writes it, and what its connection
+//! knows of its progress. The questions whether the client is still there and
+//! whether it takes too long are for `watch`, which looks at the same state.
 //!
-//! TCP tells a peer that has closed from one that has only finished sending
-//! (`shutdown(SHUT_WR)`) by nothing: both send FIN. The difference shows when
-//! something is sent, which a closed peer answers with RST. So when FIN comes
-//! while an answer is due, one byte of that answer is sent ahead:
-//!
-//! - before its head the `H` of `HTTP/1.1`, which hyper's own write then leaves
-//!   out;
-//! - within a chunked body a `0`, which becomes a leading zero of the next
-//!   chunk's size (`chunk-size = 1*HEXDIG`, RFC 9112 section 7.1).
-//!
-//! A peer that has closed resets the connection within a round trip, and
-//! [`Watch::gone`] resolves; one that only finished sending has lost nothing.
 //! hyper is told to allow half-closed connections, so it reads only what it
 //! needs: the end of the input reaches it where a body or a head is missing.
 
 use futures::task::AtomicWaker;
-use std::future::poll_fn;
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -41,25 +30,25 @@ pub enum Due {
 }
 
 /// Shared by the socket, the service and the watch, all of one connection.
-struct Shared {
-    /// `None` once the peer has sent FIN.
-    input: Mutex<Option<OwnedReadHalf>>,
+pub struct Shared {
     due: AtomicU8,
     /// The current request has been read to its end.
-    received: AtomicBool,
+    pub received: AtomicBool,
+    /// Requests so far.
+    pub requests: AtomicU64,
+    /// Some of the next request's head has come.
+    pub begun: AtomicBool,
     /// The first byte of the next answer has been sent ahead.
-    ahead: AtomicBool,
+    pub ahead: AtomicBool,
     /// The last write did not take everything.
-    blocked: AtomicBool,
-    watch: AtomicWaker,
+    pub blocked: AtomicBool,
+    /// Bytes written.
+    pub written: AtomicU64,
+    pub watch: AtomicWaker,
 }
 
 impl Shared {
-    fn input(&self) -> MutexGuard<'_, Option<OwnedReadHalf>> {
-        self.input.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn due(&self) -> Due {
+    pub fn due(&self) -> Due {
         match self.due.load(Ordering::Acquire) {
             0 => Due::Nothing,
             1 => Due::Head,
@@ -68,7 +57,7 @@ impl Shared {
         }
     }
 
-    fn answering(&self) -> bool {
+    pub fn answering(&self) -> bool {
         self.due() != Due::Nothing && self.received.load(Ordering::Acquire)
     }
 }
@@ -88,139 +77,65 @@ impl Progress {
         self.0.watch.wake();
     }
 
+    /// The head of a request has been read; returns how many there were.
+    pub fn requested(&self) -> u64 {
+        self.0.begun.store(false, Ordering::Release);
+        self.0.requests.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
     pub fn is_idle(&self) -> bool {
         self.0.due() == Due::Nothing
     }
 }
 
-/// Splits a stream into what hyper reads and writes, what the service tells,
-/// and what watches the client.
-pub fn split(stream: TcpStream) -> (Socket, Progress, Watch) {
-    let (input, output) = stream.into_split();
-    let shared = Arc::new(Shared {
-        input: Mutex::new(Some(input)),
-        due: AtomicU8::new(Due::Nothing as u8),
-        received: AtomicBool::new(false),
-        ahead: AtomicBool::new(false),
-        blocked: AtomicBool::new(false),
-        watch: AtomicWaker::new(),
-    });
-    let socket = Socket {
-        output,
-        shared: Arc::clone(&shared),
-    };
-    (socket, Progress(Arc::clone(&shared)), Watch(shared))
-}
-
-pub struct Watch(Arc<Shared>);
-
-impl Watch {
-    /// Resolves when the client of a complete request has closed or reset the
-    /// connection. Has to be polled by the task that polls the socket, after
-    /// it.
-    pub async fn gone(&self) {
-        let Some(input) = poll_fn(|cx| self.poll_finished(cx)).await else {
-            return;
-        };
-        let mut reset = std::pin::pin!(input.ready(Interest::ERROR));
-        let mut asked = None;
-        poll_fn(|cx| {
-            // An error of `ready` itself means that the runtime shuts down.
-            if reset.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
-            }
-            self.0.watch.register(cx.waker());
-            let due = self.0.due();
-            if self.0.answering() && asked != Some(due) && self.ask(&input, due) {
-                asked = Some(due);
-            }
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Waits for FIN while an answer is due; `None` is a reset.
-    fn poll_finished(&self, cx: &mut Context<'_>) -> Poll<Option<OwnedReadHalf>> {
-        self.0.watch.register(cx.waker());
-        if !self.0.answering() {
-            return Poll::Pending;
-        }
-        let mut input = self.0.input();
-        let Some(half) = input.as_mut() else {
-            return Poll::Pending;
-        };
-        let mut byte = [0];
-        match ready!(half.poll_peek(cx, &mut ReadBuf::new(&mut byte))) {
-            Ok(0) => Poll::Ready(input.take()),
-            // The next request. What comes behind it shows when it is read.
-            Ok(_) => Poll::Pending,
-            Err(_) => Poll::Ready(None),
-        }
-    }
-
-    /// Sends one byte ahead, where there is one. False where it has to be
-    /// tried again.
-    fn ask(&self, input: &OwnedReadHalf, due: Due) -> bool {
-        if self.0.blocked.load(Ordering::Acquire) {
-            // What is on its way will meet the reset as well.
-            return false;
-        }
-        match due {
-            Due::Head => {
-                let sent = input.as_ref().try_write(b"H").is_ok_and(|n| n == 1);
-                self.0.ahead.store(sent, Ordering::Release);
-                sent
-            }
-            Due::Chunk => input.as_ref().try_write(b"0").is_ok_and(|n| n == 1),
-            Due::Bytes | Due::Nothing => true,
-        }
-    }
-}
-
-/// What hyper reads and writes.
-pub struct Socket {
+/// A plain connection. Its input can be taken away once the peer has sent FIN.
+pub struct Plain {
+    input: Input,
     output: OwnedWriteHalf,
-    shared: Arc<Shared>,
 }
 
-impl AsyncRead for Socket {
+/// `None` once the peer has sent FIN.
+#[derive(Clone)]
+pub struct Input(Arc<Mutex<Option<OwnedReadHalf>>>);
+
+impl Input {
+    pub fn lock(&self) -> MutexGuard<'_, Option<OwnedReadHalf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Plain {
+    pub fn new(stream: TcpStream) -> (Self, Input) {
+        let (input, output) = stream.into_split();
+        let input = Input(Arc::new(Mutex::new(Some(input))));
+        let plain = Self {
+            input: input.clone(),
+            output,
+        };
+        (plain, input)
+    }
+}
+
+impl AsyncRead for Plain {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<Result<()>> {
-        match self.shared.input().as_mut() {
+        match &mut *self.input.lock() {
             Some(input) => Pin::new(input).poll_read(cx, buffer),
             None => Poll::Ready(Ok(())),
         }
     }
 }
 
-impl Socket {
-    fn wrote(&self, result: Poll<Result<usize>>, ahead: usize) -> Poll<Result<usize>> {
-        let blocked = result.is_pending();
-        if self.shared.blocked.swap(blocked, Ordering::AcqRel) && !blocked {
-            self.shared.watch.wake();
-        }
-        let written = ready!(result)?;
-        self.shared.ahead.store(false, Ordering::Release);
-        Poll::Ready(Ok(written + ahead))
-    }
-}
-
-impl AsyncWrite for Socket {
+impl AsyncWrite for Plain {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        let ahead = usize::from(self.shared.ahead.load(Ordering::Acquire)).min(bytes.len());
-        let rest = &bytes[ahead..];
-        if ahead > 0 && rest.is_empty() {
-            return self.wrote(Poll::Ready(Ok(0)), ahead);
-        }
-        let result = Pin::new(&mut self.output).poll_write(cx, rest);
-        self.wrote(result, ahead)
+        Pin::new(&mut self.output).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -228,12 +143,7 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        if self.shared.ahead.load(Ordering::Acquire) {
-            let first = slices.iter().find(|slice| !slice.is_empty());
-            return self.poll_write(cx, first.map_or(&[], |slice| slice));
-        }
-        let result = Pin::new(&mut self.output).poll_write_vectored(cx, slices);
-        self.wrote(result, 0)
+        Pin::new(&mut self.output).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -246,5 +156,108 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         Pin::new(&mut self.output).poll_shutdown(cx)
+    }
+}
+
+/// What hyper reads and writes; notes how that goes.
+pub struct Socket<I> {
+    io: I,
+    shared: Arc<Shared>,
+}
+
+impl<I> Socket<I> {
+    /// The socket, what the service tells of its progress, and what `watch`
+    /// looks at.
+    pub fn new(io: I) -> (Self, Progress, Arc<Shared>) {
+        let shared = Arc::new(Shared {
+            due: AtomicU8::new(Due::Nothing as u8),
+            received: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+            begun: AtomicBool::new(false),
+            ahead: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            watch: AtomicWaker::new(),
+        });
+        let socket = Self {
+            io,
+            shared: Arc::clone(&shared),
+        };
+        (socket, Progress(Arc::clone(&shared)), shared)
+    }
+
+    fn wrote(&self, result: Poll<Result<usize>>, ahead: usize) -> Poll<Result<usize>> {
+        self.block(result.is_pending());
+        let written = ready!(result)? + ahead;
+        self.shared.ahead.store(false, Ordering::Release);
+        self.shared
+            .written
+            .fetch_add(written as u64, Ordering::AcqRel);
+        Poll::Ready(Ok(written))
+    }
+
+    fn block(&self, blocked: bool) {
+        if self.shared.blocked.swap(blocked, Ordering::AcqRel) && !blocked {
+            self.shared.watch.wake();
+        }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Socket<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        if buffer.filled().len() > before && self.shared.due() == Due::Nothing {
+            self.shared.begun.store(true, Ordering::Release);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Socket<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<Result<usize>> {
+        let ahead = usize::from(self.shared.ahead.load(Ordering::Acquire)).min(bytes.len());
+        let rest = &bytes[ahead..];
+        if ahead > 0 && rest.is_empty() {
+            return self.wrote(Poll::Ready(Ok(0)), ahead);
+        }
+        let result = Pin::new(&mut self.io).poll_write(cx, rest);
+        self.wrote(result, ahead)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<Result<usize>> {
+        if self.shared.ahead.load(Ordering::Acquire) {
+            let first = slices.iter().find(|slice| !slice.is_empty());
+            return self.poll_write(cx, first.map_or(&[], |slice| slice));
+        }
+        let result = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        self.wrote(result, 0)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        // TLS takes more than it can pass on, and says so here.
+        let result = Pin::new(&mut self.io).poll_flush(cx);
+        self.block(result.is_pending());
+        result
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

@@ -1,7 +1,7 @@
 //! Messages: headers and status, bodies in and out, trailers.
 
 use crate::Asked;
-use guest_http::{Body, ErrorCode, Fields, Request, Response, Scheme, Writer};
+use guest_http::{Body, ErrorCode, Fields, IncomingBody, Request, Response, Scheme, Writer};
 
 const PIECE: usize = 64 * 1024;
 /// The period of a streamed body: a prime, so that no buffer size hides a shift.
@@ -95,16 +95,20 @@ pub async fn read(request: Request) -> Result<Response, ErrorCode> {
 }
 
 pub async fn drop_body(request: Request, asked: &Asked) -> Result<Response, ErrorCode> {
-    let mut body = request.into_body();
-    let mut left = asked.number("after").unwrap_or(0);
+    read_part(request.into_body(), asked.number("after").unwrap_or(0)).await?;
+    Ok(Response::text(200, "dropped\n"))
+}
+
+/// Reads that many bytes and drops the rest. A body that ends before says how.
+pub async fn read_part(mut body: IncomingBody, bytes: usize) -> Result<(), ErrorCode> {
+    let mut left = bytes;
     while left > 0 {
         let Some(piece) = body.read(left.min(PIECE)).await? else {
-            break;
+            return body.trailers().await.map(drop);
         };
         left -= piece.len();
     }
-    drop(body);
-    Ok(Response::text(200, "dropped\n"))
+    Ok(())
 }
 
 pub fn stream(asked: &Asked) -> Response {

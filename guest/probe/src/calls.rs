@@ -6,40 +6,73 @@ use guest_http::{
 };
 
 pub async fn call(asked: &Asked) -> Response {
-    let Some(url) = url(asked) else {
+    match outgoing(asked) {
+        Some(outgoing) => relay(guest_http::send(outgoing).await),
+        None => no_url(),
+    }
+}
+
+/// Its own body goes on being sent, however long that takes.
+pub async fn call_part(asked: &Asked) -> Response {
+    let Some(outgoing) = outgoing(asked) else {
         return no_url();
     };
-    let fields = asked
-        .0
-        .all("header")
-        .filter_map(|field| field.split_once(':'));
-    let bytes: usize = asked.number("body-bytes").unwrap_or(0);
-    let chunk = asked.number("chunk").unwrap_or(bytes);
-    let outgoing = Outgoing {
-        method: guest_http::method(asked.text("method").unwrap_or("GET")),
-        url,
-        headers: fields
+    let after = asked.number("after").unwrap_or(0);
+    let read = async {
+        let incoming = guest_http::send(outgoing).await?;
+        if after == 0 {
+            return Ok(());
+        }
+        bodies::read_part(incoming.into_body(), after).await
+    };
+    match read.await {
+        Ok(()) => Response::text(200, "dropped\n"),
+        Err(code) => failed(&code),
+    }
+}
+
+fn outgoing(asked: &Asked) -> Option<Outgoing> {
+    let fields = |name| -> Fields {
+        let given = asked.0.all(name);
+        let pairs = given.filter_map(|field| field.split_once(':'));
+        pairs
             .map(|(name, value)| (name.into(), value.into()))
-            .collect(),
-        body: match bytes {
-            0 => Body::Empty,
-            _ => written(bytes, chunk),
-        },
+            .collect()
+    };
+    let trailers = fields("trailer");
+    let body = match asked.number("body-bytes").unwrap_or(0) {
+        0 if trailers.is_empty() => Body::Empty,
+        bytes => written(asked, bytes, trailers),
+    };
+    Some(Outgoing {
+        method: guest_http::method(asked.text("method").unwrap_or("GET")),
+        url: url(asked)?,
+        headers: fields("header"),
+        body,
         timeouts: Timeouts {
             connect: asked.time("connect-ms"),
             first_byte: asked.time("first-byte-ms"),
             between_bytes: asked.time("between-bytes-ms"),
         },
-    };
-    relay(guest_http::send(outgoing).await)
+    })
 }
 
-fn written(bytes: usize, chunk: usize) -> Body {
+fn written(asked: &Asked, bytes: usize, trailers: Fields) -> Body {
+    let chunk = asked.number("chunk").unwrap_or(bytes);
+    let every = asked.time("every");
+    let mut until_cut = asked.number("cut").unwrap_or(usize::MAX);
     Body::stream(async move |mut writer| {
         for piece in bodies::pattern(bytes, chunk) {
+            until_cut = match until_cut.checked_sub(piece.len()) {
+                Some(left) => left,
+                None => return Err(ErrorCode::InternalError(Some("cut".into()))),
+            };
             writer.write(piece).await?;
+            if let Some(every) = every {
+                guest_http::sleep(every).await;
+            }
         }
-        Ok(Fields::new())
+        Ok(trailers)
     })
 }
 
@@ -120,6 +153,10 @@ fn relay(result: Result<Incoming, ErrorCode>) -> Response {
             let headers = guest_http::end_to_end(incoming.headers());
             Response::new(status, headers, Body::Relay(incoming.into_body()))
         }
-        Err(code) => Response::text(502, format!("error: {}\n", guest_http::describe(&code))),
+        Err(code) => failed(&code),
     }
+}
+
+fn failed(code: &ErrorCode) -> Response {
+    Response::text(502, format!("error: {}\n", guest_http::describe(code)))
 }

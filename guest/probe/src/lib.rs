@@ -29,7 +29,11 @@ const HELP: &str = "\
 /trailers                 a body with two trailers
 /short-length             declare send: a content-length that is not true
 /call                     url method connect-ms first-byte-ms between-bytes-ms
-                          body-bytes chunk header=NAME:VALUE…: calls and relays
+                          body-bytes chunk every cut header=NAME:VALUE…
+                          trailer=NAME:VALUE…: calls and relays; its body breaks
+                          off before it is longer than cut
+/call-part                the same and after: reads that many bytes of the
+                          answer, drops the rest, answers
 /call-drop                url ms: calls, and drops the call after that time
 /forward                  url: sends the request on and relays the answer
 /background               ms url: answers, then waits, then calls
@@ -78,6 +82,7 @@ async fn answer(request: Request) -> Result<Response, ErrorCode> {
         "/short-length" => bodies::short_length(&asked),
 
         "/call" => calls::call(&asked).await,
+        "/call-part" => calls::call_part(&asked).await,
         "/call-drop" => calls::call_drop(&asked).await,
         "/forward" => calls::forward(request, &asked).await,
         "/background" => calls::background(&asked),
