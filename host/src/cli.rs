@@ -85,8 +85,9 @@ pub struct Serve {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
 
-    /// Destination that the guest's outgoing requests may reach, e.g.
-    /// https://api.example.com, *.example.com, 10.0.0.0/8, http://APP.internal
+    /// Destination that the guest's outgoing requests may reach, for example
+    /// `https://api.example.com`, `*.example.com`, `10.0.0.0/8`,
+    /// `http://APP.internal`
     #[arg(long, value_name = "PATTERN")]
     egress: Vec<String>,
 
@@ -203,7 +204,7 @@ struct Upstream {
     #[arg(long, value_name = "URL=CERT,KEY", value_parser = parse_client_certificate)]
     egress_client_cert: Vec<ClientCertificate>,
 
-    /// Destination without TLS that speaks HTTP/2, e.g. http://10.0.0.5:8080
+    /// Destination without TLS that speaks HTTP/2, e.g. `http://10.0.0.5:8080`
     #[arg(long, value_name = "URL", value_parser = parse_destination)]
     egress_http2: Vec<Destination>,
 

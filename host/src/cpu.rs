@@ -165,7 +165,7 @@ mod tests {
         let turns = Turns::new(2);
         let [mut first, mut second] =
             [(); 2].map(|()| Computing::new(&turns, Duration::from_secs(1), Arc::default()));
-        let mut spin = async |guest: &mut Computing| {
+        let spin = async |guest: &mut Computing| {
             for _ in 0..2 {
                 if let Ok(UpdateDeadline::YieldCustom(_, turn)) = guest.tick(None) {
                     turn.await;
