@@ -30,3 +30,4 @@ mod outgoing_tls;
 mod outgoing_wire;
 mod route;
 mod servlet;
+mod smuggling;

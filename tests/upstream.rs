@@ -1,7 +1,7 @@
 //! Servers with TLS and HTTP/2, by hyper, and the certificates for them.
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, Version};
+use http::{HeaderMap, Request, Response, Version};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -33,7 +33,6 @@ pub struct Record {
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub version: Version,
-    pub method: Method,
     pub authority: Option<String>,
     pub headers: HeaderMap,
 }
@@ -120,7 +119,6 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         record.lock().unwrap().requests.push(Seen {
             version: request.version(),
-            method: request.method().clone(),
             authority: request.uri().authority().map(ToString::to_string),
             headers: request.headers().clone(),
         });

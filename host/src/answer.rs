@@ -88,6 +88,11 @@ impl Answer {
         }
     }
 
+    /// Whether the host answers, and not a guest.
+    pub fn is_ours(&self) -> bool {
+        self.held.is_none()
+    }
+
     fn failure(&self) -> Option<Arc<Failure>> {
         self.held.as_ref()?.exchange.failure()
     }

@@ -87,7 +87,7 @@ pub struct Serve {
 
     /// Destination that the guest's outgoing requests may reach, for example
     /// `https://api.example.com`, `*.example.com`, `10.0.0.0/8`,
-    /// `http://APP.internal`
+    /// `http://APP.internal`; `none` alone permits nothing
     #[arg(long, value_name = "PATTERN")]
     egress: Vec<String>,
 
@@ -341,7 +341,11 @@ impl Serve {
         let request_headers = parse_headers(&self.headers)
             .map_err(&mut note)
             .unwrap_or_default();
-        let egress = Policy::parse(&self.egress).map_err(&mut note).ok();
+        let egress = match self.egress.as_slice() {
+            [only] if only == "none" => Ok(Policy::closed()),
+            patterns => Policy::parse(patterns),
+        };
+        let egress = egress.map_err(&mut note).ok();
         let flags = self.wasmtime.flags().map_err(&mut note).ok();
         let source = self
             .component
@@ -421,6 +425,17 @@ impl Serve {
                 .store()
                 .max_memory_size
                 .unwrap_or(defaults.memory_bytes),
+            connect: self.upstream.connect_timeout,
+            first_byte: self.upstream.first_byte_timeout,
+            between_bytes: self.upstream.between_bytes_timeout,
+            upstream_connections_per_destination: self
+                .upstream
+                .max_connections_per_upstream
+                .unwrap_or(defaults.upstream_connections_per_destination),
+            upstream_connections: self
+                .upstream
+                .max_upstream_connections
+                .unwrap_or(defaults.upstream_connections),
             ..defaults
         }
     }
@@ -483,7 +498,8 @@ impl Apps<'_> {
     /// The servlet and the remote application that it calls in process.
     fn house(self) -> anyhow::Result<(Vec<AppConfig>, Vec<Note>)> {
         let mut reachable = vec!["http://remote.internal".to_owned()];
-        reachable.extend_from_slice(self.patterns);
+        let patterns = self.patterns.iter().filter(|pattern| *pattern != "none");
+        reachable.extend(patterns.cloned());
         let app = |name: &str, route: &str, egress: Policy| {
             let (name, bytes) = builtin::find(name).expect("the house guests are built in");
             AppConfig {

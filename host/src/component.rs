@@ -194,7 +194,7 @@ pub fn compile(
         None => {}
     }
     ensure!(
-        !is_core_module(bytes),
+        !is_core_module(bytes) && !bytes.trim_ascii_start().starts_with(b"(module"),
         "it is a core module, not a component; build it with `--target \
          wasm32-wasip2`, or make one of it with `wasm-tools component new`"
     );

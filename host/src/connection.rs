@@ -14,6 +14,7 @@ use crate::socket::{Due, Input, Plain, Progress, Socket};
 use crate::tls::ServerTls;
 use crate::watch::{self, Patience, Watch};
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
@@ -106,7 +107,12 @@ impl Connections {
             None => self.serve_plain(stream).await,
             Some(tls) => self.serve_tls(stream, tls).await,
         };
-        if let Err(error) = served {
+        let Err(error) = served else { return };
+        let hyper = error.downcast_ref::<hyper::Error>();
+        if hyper.is_some_and(|error| error.is_parse() || error.is_parse_too_large()) {
+            // hyper has answered it, and no request came of it.
+            tracing::info!("connection from {peer}: bad-request: {error:#}");
+        } else {
             tracing::debug!("connection from {peer}: {error:#}");
         }
     }
@@ -230,7 +236,13 @@ impl Connections {
             trouble,
         };
         let mut response = self.dispatch.request(request, hop).await;
-        if self.drain.is_cancelled() || number >= self.requests {
+        // After a request that was not understood, nobody knows where the next
+        // one begins.
+        let lost = matches!(
+            response.status(),
+            StatusCode::BAD_REQUEST | StatusCode::NOT_IMPLEMENTED
+        ) && response.body().is_ours();
+        if lost || self.drain.is_cancelled() || number >= self.requests {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }

@@ -16,6 +16,7 @@ use crate::received::Trouble;
 use crate::router::Router;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, DATE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, Request, Response, StatusCode, Version as HttpVersion};
@@ -72,9 +73,11 @@ impl Dispatch {
             trouble,
         } = hop;
         let nobody = || Exchange::new("-".into(), 0, 0, https);
-        if request.method() == Method::CONNECT {
-            let failure = Failure::new(Kind::ConnectRefused, request.uri());
+        if let Err(failure) = check_transfer_coding(request.headers()) {
             return self.refuse(&nobody(), &failure);
+        }
+        if let Some(cause) = not_supported(&request) {
+            return self.refuse(&nobody(), &Failure::new(Kind::NotSupported, cause));
         }
         if request_line_length(&request) > self.request_line {
             let cause = format_args!("at most {} bytes are taken", self.request_line);
@@ -182,7 +185,7 @@ impl Dispatch {
         let Exchange { id, app, .. } = exchange;
         let status = failure.kind.status();
         let mut text = format!("{}.\nrequest {id}\n", failure.kind.sentence());
-        if status.is_server_error() {
+        if failure.kind.is_trouble() {
             tracing::error!("request {id} app {app}: {failure}");
         } else {
             tracing::info!("request {id} app {app}: {failure}");
@@ -203,7 +206,7 @@ impl Dispatch {
             HeaderName::from_static("x-request-id"),
             HeaderValue::try_from(id.to_string()).expect("hexadecimal digits are a header value"),
         );
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if failure.kind.passes() {
             headers.insert(RETRY_AFTER, self.retry_after.as_secs().into());
         }
         response
@@ -251,6 +254,42 @@ impl Drop for CancelOnDrop {
     }
 }
 
+/// hyper has decoded `chunked`, and passes over what comes before it. A guest
+/// would take a body that is still encoded for the content, RFC 9112 section
+/// 6.1.
+fn check_transfer_coding(headers: &HeaderMap) -> Result<(), Failure> {
+    let values = headers.get_all(TRANSFER_ENCODING).iter();
+    let mut codings = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let is_chunked = |coding: &[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
+    match (codings.next(), codings.next()) {
+        (None | Some(_), None) => Ok(()),
+        (Some(first), _) if is_chunked(first) => {
+            Err(Failure::new(Kind::BadRequest, "its body is chunked twice"))
+        }
+        _ => Err(Failure::new(
+            Kind::NotSupported,
+            "a transfer coding but chunked",
+        )),
+    }
+}
+
+/// What wasi:http has no words for.
+fn not_supported(request: &Request<WasiBody>) -> Option<&'static str> {
+    let mut upgrades = request.headers().get_all(UPGRADE).iter();
+    let websocket = |value: &HeaderValue| {
+        let mut offers = value.as_bytes().split(|byte| *byte == b',');
+        offers.any(|offer| offer.trim_ascii().eq_ignore_ascii_case(b"websocket"))
+    };
+    if request.method() == Method::CONNECT {
+        Some("CONNECT")
+    } else if upgrades.any(websocket) {
+        Some("WebSocket")
+    } else {
+        // Other offers of Upgrade may be ignored, RFC 9110 section 7.8.
+        None
+    }
+}
+
 /// Method, target and version, and the spaces between them.
 fn request_line_length(request: &Request<WasiBody>) -> usize {
     let uri = request.uri();
@@ -266,8 +305,8 @@ fn request_line_length(request: &Request<WasiBody>) -> usize {
 
 fn overloaded(refused: Refused) -> Failure {
     let cause = match refused {
-        Refused::QueueFull => "limits.requests and limits.queue are reached",
-        Refused::WaitedTooLong => "limits.requests is reached, and the wait was too long",
+        Refused::QueueFull => "--max-concurrent-requests and --request-queue are reached",
+        Refused::WaitedTooLong => "--max-concurrent-requests is reached, and the wait was long",
     };
     Failure::new(Kind::Overloaded, cause)
 }
@@ -291,7 +330,19 @@ fn make_absolute(
         None if request.version() == HttpVersion::HTTP_11 => return Err("no Host".into()),
         None => None,
     };
+    let asterisk = request.uri().path() == "*";
+    if asterisk && request.method() != Method::OPTIONS {
+        return Err("only OPTIONS has the target *".into());
+    }
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    match &parts.scheme {
+        Some(scheme) if *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS => {
+            return Err(format!("the scheme of its target is {scheme}"));
+        }
+        // RFC 9112 section 3.2.3.
+        None if parts.authority.is_some() => return Err("its target is an authority".into()),
+        Some(_) | None => {}
+    }
     let authority = match (parts.authority.take(), host) {
         (Some(authority), _) => authority,
         (None, Some(Some(host))) => host,

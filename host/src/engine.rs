@@ -19,6 +19,10 @@ const CORE_INSTANCES_PER_INSTANCE: u32 = 4;
 /// 2 of its stack, which count from the start.
 const MAPPINGS_PER_INSTANCE: u64 = 6;
 
+/// Each instance has 4 GiB of the address space reserved for its memory, so
+/// that accesses need no bounds check; there are 128 TiB, not all in one piece.
+const MOST_INSTANCES: u32 = 16_000;
+
 /// Left to the rest of the process.
 const MAPPINGS_RESERVED: u64 = 4_096;
 
@@ -46,15 +50,22 @@ pub fn build(flags: &Flags, limits: &Limits, warnings: &mut Vec<String>) -> anyh
 /// instances as requests, where the kernel lets us.
 fn pool_sizes(limits: &Limits, warnings: &mut Vec<String>) -> PoolSizes {
     let wanted = u32::try_from(limits.requests.saturating_mul(2)).unwrap_or(u32::MAX);
-    let possible = mappings()
-        .map(|most| most.saturating_sub(MAPPINGS_RESERVED) / MAPPINGS_PER_INSTANCE)
-        .and_then(|most| u32::try_from(most).ok())
-        .unwrap_or(wanted);
+    let mapped = mappings().map_or(u32::MAX, |most| {
+        let instances = most.saturating_sub(MAPPINGS_RESERVED) / MAPPINGS_PER_INSTANCE;
+        u32::try_from(instances).unwrap_or(u32::MAX)
+    });
+    let possible = mapped.min(MOST_INSTANCES);
     let instances = wanted.min(possible).max(16);
     if possible < wanted {
+        let reason = if mapped < MOST_INSTANCES {
+            "vm.max_map_count"
+        } else {
+            "the address space"
+        };
         warnings.push(format!(
-            "vm.max_map_count allows {possible} instances at once, the limits ask for {wanted}; \
-             raise it, or lower --max-concurrent-requests"
+            "{reason} allows {possible} instances at once, and {} requests may need {wanted}; \
+             lower --max-concurrent-requests",
+            limits.requests
         ));
     }
     let cannot_swap = cannot_be_swapped();
@@ -88,9 +99,20 @@ fn mappings() -> Option<u64> {
 fn cannot_be_swapped() -> bool {
     let no_area = std::fs::read_to_string("/proc/swaps")
         .is_ok_and(|table| table.lines().skip(1).all(|line| line.trim().is_empty()));
-    let not_allowed = std::fs::read_to_string("/sys/fs/cgroup/memory.swap.max")
-        .is_ok_and(|most| most.trim() == "0");
+    let not_allowed = own_cgroup().is_some_and(|cgroup| {
+        let mut ancestors = cgroup.ancestors();
+        ancestors.any(|cgroup| {
+            std::fs::read_to_string(cgroup.join("memory.swap.max"))
+                .is_ok_and(|most| most.trim() == "0")
+        })
+    });
     no_area || not_allowed
+}
+
+fn own_cgroup() -> Option<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = table.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(PathBuf::from("/sys/fs/cgroup").join(path))
 }
 
 /// wasmtime's cache, in a folder of our own.

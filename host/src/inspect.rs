@@ -1,14 +1,14 @@
 //! `host compile` and `host inspect`: what a component is, without serving it.
 
 use crate::cli::{Compile, Inspect};
-use crate::component::{compile, world_of};
+use crate::component::{Source, compile, world_of};
 use crate::engine;
 use crate::flags::{Flags, Groups};
 use crate::limits::Limits;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use serde::Serialize;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use wasmparser::{Parser, Payload};
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -26,9 +26,17 @@ pub fn run_compile(command: &Compile) -> anyhow::Result<()> {
         .with_context(|| format!("cannot compile {source}"))?;
     let output = match &command.output {
         Some(output) => output.clone(),
-        None => command.component.with_extension("cwasm"),
+        None => default_output(&source)?,
     };
     write_atomically(&output, &code)
+}
+
+fn default_output(source: &Source) -> anyhow::Result<PathBuf> {
+    match source {
+        Source::File(path) => Ok(path.with_extension("cwasm")),
+        Source::Builtin(name, _) => Ok(format!("{name}.cwasm").into()),
+        Source::Stdin => bail!("a component from standard input needs --output FILE"),
+    }
 }
 
 /// A reader never sees half of the file.
@@ -68,6 +76,9 @@ pub fn run_inspect(command: &Inspect) -> anyhow::Result<()> {
         .context("cannot write to standard output")
 }
 
+/// Bytes.
+const WASM_PAGE: u64 = 65_536;
+
 #[derive(Serialize)]
 struct Report {
     /// Absent where nothing can be served.
@@ -106,7 +117,7 @@ impl Report {
             initial_memory_bytes: needs
                 .as_ref()
                 .and_then(|needs| needs.max_initial_memory_size)
-                .unwrap_or(0),
+                .map_or(0, |pages| pages * WASM_PAGE),
             initial_table_elements: needs
                 .as_ref()
                 .and_then(|needs| needs.max_initial_table_size)
@@ -151,16 +162,20 @@ impl fmt::Display for Report {
                 writeln!(f, "{:<16} {name}", if row == 0 { title } else { "" })?;
             }
         }
-        writeln!(f, "one instance     {} core instances", self.core_instances)?;
         writeln!(
             f,
-            "                 {} memories, the largest of {} KiB at first",
+            "one instance     core instances: {}",
+            self.core_instances
+        )?;
+        writeln!(
+            f,
+            "                 memories: {}, the largest of {} KiB at first",
             self.memories,
             self.initial_memory_bytes / 1024
         )?;
         writeln!(
             f,
-            "                 {} tables, the largest of {} elements at first",
+            "                 tables: {}, the largest of {} elements at first",
             self.tables, self.initial_table_elements
         )?;
         writeln!(

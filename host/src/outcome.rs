@@ -13,8 +13,8 @@ use std::fmt;
 pub enum Kind {
     /// The request is not one that HTTP allows.
     BadRequest,
-    /// `CONNECT`: this is no proxy in the sense of RFC 9110, section 9.3.6.
-    ConnectRefused,
+    /// `CONNECT`, RFC 9110 section 9.3.6, and WebSocket.
+    NotSupported,
     /// Method, target and version are too long.
     RequestLineTooLong,
     /// The body of the request is larger than it may be.
@@ -52,7 +52,7 @@ impl Kind {
             Kind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Kind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Kind::NoRoute => StatusCode::NOT_FOUND,
-            Kind::ConnectRefused => StatusCode::NOT_IMPLEMENTED,
+            Kind::NotSupported => StatusCode::NOT_IMPLEMENTED,
             Kind::Overloaded | Kind::NoInstance | Kind::Computing => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -70,7 +70,7 @@ impl Kind {
     pub fn sentence(self) -> &'static str {
         match self {
             Kind::BadRequest => "The request is not valid",
-            Kind::ConnectRefused => "CONNECT is not supported here",
+            Kind::NotSupported => "This is not supported here",
             Kind::RequestLineTooLong => "The request line is too long",
             Kind::BodyTooLarge => "The body of the request is too large",
             Kind::BodyTimeout => "The body of the request did not go on",
@@ -87,11 +87,21 @@ impl Kind {
         }
     }
 
+    /// Whether this is the guest's or the host's fault, and not the client's.
+    pub fn is_trouble(self) -> bool {
+        self.status().is_server_error() && self != Kind::NotSupported
+    }
+
+    /// Whether the same request may go well a little later.
+    pub fn passes(self) -> bool {
+        matches!(self, Kind::Overloaded | Kind::NoInstance)
+    }
+
     /// The word for the log and, later, for metrics.
     pub fn word(self) -> &'static str {
         match self {
             Kind::BadRequest => "bad-request",
-            Kind::ConnectRefused => "connect-refused",
+            Kind::NotSupported => "not-supported",
             Kind::RequestLineTooLong => "request-line-too-long",
             Kind::BodyTooLarge => "body-too-large",
             Kind::BodyTimeout => "body-timeout",

@@ -15,8 +15,11 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use wasmtime_wasi_http::Error;
+
+/// How late a timer may be noticed by somebody who waits for it.
+const UNATTENDED: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
@@ -105,11 +108,26 @@ impl Received {
         Error::HttpRequestBodySize(Some(most))
     }
 
+    /// Bad chunks, or an end before the end.
+    fn broken(&self, error: hyper::Error) -> Error {
+        let cause = std::error::Error::source(&error);
+        let cause = cause.map_or_else(|| error.to_string(), ToString::to_string);
+        self.trouble.set(Failure::new(
+            Kind::BadRequest,
+            format_args!("its body is broken: {cause}"),
+        ));
+        error.into()
+    }
+
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         let idle = self.limits.idle;
         let timer = self
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
+        if Instant::now() > timer.deadline() + UNATTENDED {
+            // Nobody waited when the time was up: the guest did not read.
+            timer.as_mut().reset(Instant::now() + idle);
+        }
         std::task::ready!(timer.as_mut().poll(cx));
         self.trouble.set(Failure::new(
             Kind::BodyTimeout,
@@ -137,7 +155,7 @@ impl Body for Received {
                 .for_each(|progress| progress.received(true));
         }
         Poll::Ready(frame.map(|frame| {
-            let frame = frame?;
+            let frame = frame.map_err(|error| self.broken(error))?;
             let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
             match self.left.checked_sub(bytes) {
                 Some(left) => self.left = left,
