@@ -212,6 +212,11 @@ impl Visit {
     /// The next request with its body; none when the connection ends first.
     pub fn request(&mut self) -> Option<Seen> {
         let head = self.head()?;
+        Some(self.body(head))
+    }
+
+    /// The body that belongs to a head.
+    pub fn body(&mut self, head: Head) -> Seen {
         let mut body = Vec::new();
         let framing = head.request_framing();
         let (end, trailers) = self
@@ -225,7 +230,7 @@ impl Visit {
         };
         self.shared
             .update(|record| record.requests.push(seen.clone()));
-        Some(seen)
+        seen
     }
 
     /// Waits for [`Origin::release`].

@@ -119,7 +119,11 @@ impl Connections {
 
     async fn serve_plain(&self, stream: TcpStream) -> anyhow::Result<()> {
         let local = stream.local_addr()?;
-        let Ok(speaks_http2) = timeout(self.handshake, speaks_http2(&stream)).await else {
+        let first_bytes = tokio::select! {
+            first_bytes = timeout(self.handshake, speaks_http2(&stream)) => first_bytes,
+            () = self.lingered() => return Ok(()),
+        };
+        let Ok(speaks_http2) = first_bytes else {
             watch::say_too_late(&stream);
             return Ok(());
         };
@@ -133,12 +137,22 @@ impl Connections {
 
     async fn serve_tls(&self, stream: TcpStream, tls: &ServerTls) -> anyhow::Result<()> {
         let local = stream.local_addr()?;
-        let stream = timeout(self.handshake, tls.acceptor().accept(stream)).await??;
+        let stream = tokio::select! {
+            stream = timeout(self.handshake, tls.acceptor().accept(stream)) => stream??,
+            () = self.lingered() => return Ok(()),
+        };
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
             return self.serve_http2(stream, local, true).await;
         }
         self.serve_http1(&self.https1, stream, None, local, true)
             .await
+    }
+
+    /// Resolves when the host drains and a connection without a request has
+    /// been given its time.
+    async fn lingered(&self) {
+        self.drain.cancelled().await;
+        tokio::time::sleep(self.linger).await;
     }
 
     async fn serve_http1(
