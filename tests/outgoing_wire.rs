@@ -81,7 +81,6 @@ fn a_small_request_leaves_in_one_write(world: World) {
             post("&body-bytes=100&header=content-length:100"),
             post("&body-bytes=8000"),
             post("&body-bytes=8000&header=content-length:8000"),
-            post("&body-bytes=1000&chunk=100"),
             post("&body-bytes=100&header=trailer:x-sum&trailer=x-sum:7"),
         ],
     );

@@ -104,6 +104,9 @@ impl Answer {
     }
 
     fn count(&mut self, frame: &Frame<Bytes>) {
+        if let Some(held) = &self.held {
+            held.exchange.progress();
+        }
         let Some(data) = frame.data_ref() else { return };
         let Some(promised) = &mut self.promised else {
             return;

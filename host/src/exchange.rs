@@ -84,6 +84,11 @@ impl Exchange {
         self.computed.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// The guest has something to show for what it computed.
+    pub fn progress(&self) {
+        self.computed.store(0, Ordering::Relaxed);
+    }
+
     /// Nobody waits for the answer any more: ends the guest, where it has an
     /// instance to itself, and every outgoing request made for this exchange.
     pub fn cancel(&self) {

@@ -49,8 +49,8 @@ pub struct Limits {
     /// Time from admission to the head of the answer; 504 beyond it. Enforced
     /// by `dispatch`. `-W timeout` sets it. Default 120 s.
     pub answer: Duration,
-    /// Time that a guest may compute for one request, in steps of 10 ms; 503
-    /// beyond it. Enforced by `cpu`. `--cpu-timeout` sets it. Default 5 s.
+    /// Time that a guest may compute for one request before it answers, and
+    /// between two pieces of its answer, in steps of 10 ms; 503 beyond it. Enforced by `cpu`. `--cpu-timeout` sets it. Default 5 s.
     pub computing: Duration,
     /// Time that a guest may go on after its answer is complete. Enforced by
     /// `instance`. `--background-timeout` sets it. Default 30 s.

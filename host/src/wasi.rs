@@ -393,11 +393,11 @@ fn error_from_outgoing(error: outgoing::Error) -> Error {
         Outgoing::DeniedAddress(_) => Error::DestinationIpProhibited,
         Outgoing::Loop => Error::LoopDetected,
         Outgoing::DnsTimeout(_) => Error::DnsTimeout,
-        Outgoing::Dns { rcode, code, .. } => Error::DnsError {
+        Outgoing::Dns { rcode, .. } => Error::DnsError {
             rcode: Some(rcode),
-            info_code: code,
+            info_code: None,
         },
-        Outgoing::NoAddress => Error::DestinationNotFound,
+        Outgoing::NoAddress(_) => Error::DestinationNotFound,
         Outgoing::Refused(_) => Error::ConnectionRefused,
         Outgoing::NoLocalPort(_) => Error::InternalError(Some(error.to_string())),
         Outgoing::Connect(_) => Error::DestinationUnavailable,
@@ -486,16 +486,19 @@ fn link(linker: &mut Linker<Ctx>, flags: &Flags) -> wasmtime::Result<()> {
             WasiKeyValue::new(keyvalue, &mut ctx.table)
         })?;
     }
-    tell_p2_the_scheme(linker)
+    mend_p2(linker)
 }
 
-/// wasmtime tells every p2 guest that the scheme is `http`.
-fn tell_p2_the_scheme(linker: &mut Linker<Ctx>) -> wasmtime::Result<()> {
+/// Two functions of 0.2 that wasmtime answers with less than it could: it tells
+/// every guest that the scheme is `http`, and no guest why a body broke.
+fn mend_p2(linker: &mut Linker<Ctx>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
-    linker.instance("wasi:http/types@0.2.12")?.func_wrap(
+    let mut types = linker.instance("wasi:http/types@0.2.12")?;
+    types.func_wrap(
         "[method]incoming-request.scheme",
         |store, (_,): (Resource<HostIncomingRequest>,)| {
-            let https = store.data().hooks.current.as_ref().is_some_and(|e| e.https);
+            let exchange = store.data().hooks.current.as_ref();
+            let https = exchange.is_some_and(|exchange| exchange.https);
             Ok((Some(if https {
                 p2_types::Scheme::Https
             } else {
@@ -503,8 +506,29 @@ fn tell_p2_the_scheme(linker: &mut Linker<Ctx>) -> wasmtime::Result<()> {
             }),))
         },
     )?;
+    types.func_wrap(
+        "http-error-code",
+        |store, (error,): (Resource<p2_types::IoError>,)| {
+            let error = store.data().table.get(&error)?;
+            let known = error.downcast_ref::<p2_types::ErrorCode>().cloned();
+            Ok((known.or_else(|| error.downcast_ref().map(body_error_to_p2)),))
+        },
+    )?;
     linker.allow_shadowing(false);
     Ok(())
+}
+
+/// The errors in which a body may end.
+fn body_error_to_p2(error: &Error) -> p2_types::ErrorCode {
+    use p2_types::ErrorCode;
+    match error {
+        Error::ConnectionReadTimeout => ErrorCode::ConnectionReadTimeout,
+        Error::ConnectionTerminated => ErrorCode::ConnectionTerminated,
+        Error::HttpRequestBodySize(most) => ErrorCode::HttpRequestBodySize(*most),
+        Error::HttpProtocolError | Error::Hyper(_) => ErrorCode::HttpProtocolError,
+        // The rest is wasmtime's own.
+        error => ErrorCode::InternalError(Some(error.to_string())),
+    }
 }
 
 #[cfg(test)]

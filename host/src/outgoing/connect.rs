@@ -10,7 +10,7 @@ use super::pool::{Sender, Slot};
 use super::request::Sending;
 use super::resolve::Resolver;
 use super::tls::Tls;
-use super::{Error, RequestBody};
+use super::{Error, RequestBody, within};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use hyper::client::conn::{http1, http2};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How long an attempt is alone before the next address is tried beside it,
 /// RFC 8305 section 5.
@@ -49,14 +49,31 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// `slot` lives as long as the connection.
+    /// Within `deadline`. `slot` lives as long as the connection.
     pub async fn connect<B: RequestBody>(
         &self,
         destination: &Destination,
         slot: Slot<B>,
+        deadline: Instant,
     ) -> Result<Sender<B>, Error> {
-        let addresses = self.resolve(destination).await?;
-        let tcp = connect_first(&addresses).await?;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let addresses = within(left(), self.resolve(destination))
+            .await
+            .ok_or_else(|| match &destination.host {
+                Host::Name(name) => Error::DnsTimeout(name.to_string()),
+                Host::Address(_) => Error::ConnectTimeout,
+            })??;
+        let opened = self.open(destination, &addresses, slot);
+        within(left(), opened).await.ok_or(Error::ConnectTimeout)?
+    }
+
+    async fn open<B: RequestBody>(
+        &self,
+        destination: &Destination,
+        addresses: &[SocketAddr],
+        slot: Slot<B>,
+    ) -> Result<Sender<B>, Error> {
+        let tcp = connect_first(addresses).await?;
         // A small request must not wait for the acknowledgement of earlier ones.
         tcp.set_nodelay(true).map_err(Error::Connect)?;
         match destination.scheme {
@@ -131,7 +148,7 @@ async fn connect_first(addresses: &[SocketAddr]) -> Result<TcpStream, Error> {
         }
     }
     let Some((address, error)) = last else {
-        return Err(Error::NoAddress);
+        return Err(Error::NoAddress("the name".into()));
     };
     let kind = error.kind();
     let error = std::io::Error::new(kind, format!("{address}: {error}"));

@@ -33,7 +33,7 @@ use destination::Destination;
 use http::header::{CONNECTION, HOST, HeaderValue, TE};
 use hyper::body::Incoming;
 use policy::Policy;
-use pool::{Lease, Pool, Turn};
+use pool::{Full, Lease, Pool, Ticket, Turn};
 use request::{Handle, Sending};
 use resolve::Resolver;
 use std::collections::HashSet;
@@ -59,10 +59,9 @@ pub enum Error {
         name: String,
         /// Of the answer, or what else went wrong.
         rcode: String,
-        code: Option<u16>,
     },
     /// The name exists and has no address.
-    NoAddress,
+    NoAddress(String),
     Refused(std::io::Error),
     /// This machine has no port left for a connection to that address.
     NoLocalPort(SocketAddr),
@@ -97,8 +96,8 @@ impl std::fmt::Display for Error {
             Error::Denied(reason) | Error::DeniedAddress(reason) => f.write_str(reason),
             Error::Loop => write!(f, "a loop: more than {MAX_PASSES} passes in CDN-Loop"),
             Error::DnsTimeout(name) => write!(f, "{name} not resolved in time"),
-            Error::Dns { name, rcode, .. } => write!(f, "{name} not resolved: {rcode}"),
-            Error::NoAddress => f.write_str("the name has no address"),
+            Error::Dns { name, rcode } => write!(f, "{name} not resolved: {rcode}"),
+            Error::NoAddress(name) => write!(f, "{name} has no address"),
             Error::Refused(error) => write!(f, "connection refused: {error}"),
             Error::NoLocalPort(address) => write!(
                 f,
@@ -247,66 +246,79 @@ impl<B: RequestBody> Client<B> {
         deadlines: Deadlines,
     ) -> Result<(http::Response<Incoming>, Lease<B>, Handle<B>), Error> {
         let (head, body) = request.into_parts();
-        let (body, mut handle) = Sending::hold(body, written).await;
+        let (body, handle) = Sending::hold(body, written).await;
         let mut request = http::Request::from_parts(head, body);
-        loop {
-            let mut lease = self.connection(destination, deadlines.connect).await?;
-            let may_repeat = lease.is_reused() && request.method().is_idempotent();
-            let again = may_repeat.then(|| copy_of_head(&request));
-            target.apply(&mut request, lease.is_http2());
-            let response = within(deadlines.first_byte, lease.send(request)).await;
-            let error = match response.ok_or(Error::FirstByteTimeout)? {
-                Ok(response) => return Ok((response, lease, handle)),
-                Err(error) => error,
-            };
-            // An idle connection that the upstream had closed.
-            let Some(head) = again.filter(|_| is_closed(&error)) else {
-                return Err(classify(&error));
-            };
-            let Some((body, untouched)) = handle.untouched() else {
-                return Err(classify(&error));
-            };
-            handle = untouched;
-            request = head.map(|()| body);
+        let mut lease = self
+            .connection(destination, deadlines.connect, true)
+            .await?;
+        let may_repeat = lease.is_reused() && request.method().is_idempotent();
+        let again = may_repeat.then(|| copy_of_head(&request));
+        target.apply(&mut request, lease.is_http2());
+        let response = within(deadlines.first_byte, lease.send(request)).await;
+        let (error, unsent) = match response.ok_or(Error::FirstByteTimeout)? {
+            Ok(response) => return Ok((response, lease, handle)),
+            Err(error) => error,
+        };
+        // An idle connection that the upstream had closed: once more, on a
+        // fresh one.
+        let (mut request, handle) = match (unsent, again) {
+            (Some(unsent), _) => (unsent, handle),
+            (None, Some(head)) if is_closed(&error) => match handle.untouched() {
+                Some((body, handle)) => (head.map(|()| body), handle),
+                None => return Err(classify(&error)),
+            },
+            (None, _) => return Err(classify(&error)),
+        };
+        drop(lease);
+        let mut lease = self
+            .connection(destination, deadlines.connect, false)
+            .await?;
+        target.apply(&mut request, lease.is_http2());
+        let response = within(deadlines.first_byte, lease.send(request)).await;
+        match response.ok_or(Error::FirstByteTimeout)? {
+            Ok(response) => Ok((response, lease, handle)),
+            Err((error, _)) => Err(classify(&error)),
         }
     }
 
-    /// An idle connection, or a new one, or one's turn, within one budget.
+    /// An idle connection, if `reuse`, or a new one, or one's turn, within one
+    /// budget.
     async fn connection(
         &self,
         destination: &Destination,
         budget: Duration,
+        reuse: bool,
     ) -> Result<Lease<B>, Error> {
         let deadline = Instant::now() + budget;
         loop {
-            match self.pool.ask(destination) {
+            match self.pool.ask(destination, reuse) {
                 Turn::Reuse(lease) => return Ok(lease),
                 Turn::Open(slot) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    let connected = within(left, self.connector.connect(destination, slot)).await;
-                    let sender = connected.ok_or(Error::ConnectTimeout)??;
-                    return Ok(self.pool.opened(destination, sender));
+                    let connected = self.connector.connect(destination, slot, deadline);
+                    return Ok(self.pool.opened(destination, connected.await?));
                 }
-                Turn::Wait(turn) => {
+                Turn::Wait(turn, full) => {
                     let left = deadline.saturating_duration_since(Instant::now());
-                    // An error is a turn as well: the queue has been dropped.
                     let turn = within(left, turn).await;
-                    _ = turn.ok_or_else(|| Error::ConnectionLimit(self.limit()))?;
+                    let turn = turn.ok_or_else(|| Error::ConnectionLimit(self.limit(full)))?;
+                    // An error is a turn as well: the queue has been dropped.
+                    turn.into_iter().for_each(Ticket::take);
                 }
             }
         }
     }
 
-    fn limit(&self) -> String {
+    fn limit(&self, full: Full) -> String {
         let Bounds {
             per_destination,
             total,
             ..
         } = self.bounds;
-        if per_destination <= total {
-            format!("{per_destination} per destination (--max-connections-per-upstream)")
-        } else {
-            format!("{total} in total (--max-upstream-connections)")
+        match full {
+            Full::Destination => {
+                format!("{per_destination} per destination (--max-connections-per-upstream)")
+            }
+            Full::Total => format!("{total} in total (--max-upstream-connections)"),
         }
     }
 }
@@ -398,6 +410,9 @@ fn destination(uri: &http::Uri) -> Result<Destination, Error> {
 }
 
 fn classify(error: &hyper::Error) -> Error {
+    if let Some(alert) = tls::alert(error) {
+        return alert;
+    }
     let cause = std::error::Error::source(error);
     let text = cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
     if error.is_user() {

@@ -42,7 +42,7 @@ struct Entry<B: RequestBody> {
     shared: Option<http2::SendRequest<Sending<B>>>,
     open: usize,
     /// Told that it is worth to try again.
-    waiting: VecDeque<oneshot::Sender<()>>,
+    waiting: VecDeque<oneshot::Sender<Ticket<B>>>,
 }
 
 impl<B: RequestBody> Default for Entry<B> {
@@ -69,7 +69,32 @@ pub enum Turn<B: RequestBody> {
     /// The right to open one.
     Open(Slot<B>),
     /// A limit is reached; it is worth to ask again when this resolves.
-    Wait(oneshot::Receiver<()>),
+    Wait(oneshot::Receiver<Ticket<B>>, Full),
+}
+
+/// The limit that is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    Destination,
+    Total,
+}
+
+/// One's turn. Whoever has left meanwhile and does not [`take`](Self::take) it
+/// gives it to the next.
+pub struct Ticket<B: RequestBody>(Option<(Arc<Pool<B>>, Destination)>);
+
+impl<B: RequestBody> Ticket<B> {
+    pub fn take(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<B: RequestBody> Drop for Ticket<B> {
+    fn drop(&mut self) {
+        if let Some((pool, destination)) = self.0.take() {
+            pool.next(&destination);
+        }
+    }
 }
 
 impl<B: RequestBody> Pool<B> {
@@ -86,16 +111,20 @@ impl<B: RequestBody> Pool<B> {
         pool
     }
 
-    pub fn ask(self: &Arc<Self>, destination: &Destination) -> Turn<B> {
+    /// Without `reuse` whatever is idle there is given up: one of them has
+    /// turned out to be dead.
+    pub fn ask(self: &Arc<Self>, destination: &Destination, reuse: bool) -> Turn<B> {
         let mut state = self.lock();
         let state = &mut *state;
         let entry = match state.destinations.get_mut(destination) {
             Some(entry) => entry,
             None => state.destinations.entry(destination.clone()).or_default(),
         };
-        if let Some(shared) = entry.shared.take_if(|shared| shared.is_closed()) {
-            drop(shared);
+        if !reuse {
+            state.idle -= entry.idle.len();
+            entry.idle.clear();
         }
+        _ = entry.shared.take_if(|shared| !reuse || shared.is_closed());
         if let Some(shared) = &entry.shared {
             return Turn::Reuse(self.lease(destination, Sender::Http2(shared.clone()), true));
         }
@@ -113,12 +142,47 @@ impl<B: RequestBody> Pool<B> {
                 destination: destination.clone(),
             });
         }
+        let full = if entry.open < self.bounds.per_destination {
+            Full::Total
+        } else {
+            Full::Destination
+        };
         let (turn, wait) = oneshot::channel();
         entry.waiting.push_back(turn);
-        if state.open >= self.bounds.total {
+        if full == Full::Total {
             state.drop_oldest_idle();
         }
-        Turn::Wait(wait)
+        Turn::Wait(wait, full)
+    }
+
+    /// The next one who waits for `destination` may try again, or who waits
+    /// for another, if it was the total that held it up.
+    fn next(self: &Arc<Self>, destination: &Destination) {
+        let mut state = self.lock();
+        self.next_of(&mut state, destination);
+    }
+
+    fn next_of(self: &Arc<Self>, state: &mut State<B>, destination: &Destination) {
+        if let Some(entry) = state.destinations.get_mut(destination)
+            && self.call_next(destination, entry)
+        {
+            return;
+        }
+        let mut others = state.destinations.iter_mut();
+        _ = others.any(|(destination, entry)| self.call_next(destination, entry));
+    }
+
+    /// Whether there was anybody.
+    fn call_next(self: &Arc<Self>, destination: &Destination, entry: &mut Entry<B>) -> bool {
+        while let Some(turn) = entry.waiting.pop_front() {
+            let ticket = Ticket(Some((Arc::clone(self), destination.clone())));
+            match turn.send(ticket) {
+                Ok(()) => return true,
+                // It must not call for the next one, which is done here.
+                Err(unwanted) => unwanted.take(),
+            }
+        }
+        false
     }
 
     /// A connection that was just opened.
@@ -128,7 +192,7 @@ impl<B: RequestBody> Pool<B> {
             if let Some(entry) = state.destinations.get_mut(destination) {
                 entry.shared = Some(shared.clone());
                 // There is room for all of them now.
-                entry.waiting.drain(..).for_each(|turn| _ = turn.send(()));
+                while self.call_next(destination, entry) {}
             }
         }
         self.lease(destination, sender, false)
@@ -148,7 +212,7 @@ impl<B: RequestBody> Pool<B> {
         }
     }
 
-    fn keep(&self, destination: &Destination, sender: http1::SendRequest<Sending<B>>) {
+    fn keep(self: &Arc<Self>, destination: &Destination, sender: http1::SendRequest<Sending<B>>) {
         let mut state = self.lock();
         let state = &mut *state;
         let Some(entry) = state.destinations.get_mut(destination) else {
@@ -158,7 +222,7 @@ impl<B: RequestBody> Pool<B> {
             state.idle += 1;
             entry.idle.push_back((Instant::now(), sender));
         }
-        entry.next();
+        self.next_of(state, destination);
     }
 
     fn lock(&self) -> MutexGuard<'_, State<B>> {
@@ -181,15 +245,6 @@ impl<B: RequestBody> State<B> {
 }
 
 impl<B: RequestBody> Entry<B> {
-    /// The next one in the queue may try again.
-    fn next(&mut self) {
-        while let Some(turn) = self.waiting.pop_front() {
-            if turn.send(()).is_ok() {
-                return;
-            }
-        }
-    }
-
     fn is_unused(&self) -> bool {
         self.open == 0 && self.idle.is_empty() && self.waiting.is_empty()
     }
@@ -226,19 +281,10 @@ impl<B: RequestBody> Drop for Slot<B> {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
         state.open -= 1;
-        let Some(entry) = state.destinations.get_mut(&self.destination) else {
-            return;
-        };
-        entry.open -= 1;
-        if !entry.waiting.is_empty() {
-            entry.next();
-            return;
+        if let Some(entry) = state.destinations.get_mut(&self.destination) {
+            entry.open -= 1;
         }
-        // The total limit may have held up somebody else.
-        let mut others = state.destinations.values_mut();
-        if let Some(entry) = others.find(|entry| !entry.waiting.is_empty()) {
-            entry.next();
-        }
+        self.pool.next_of(&mut state, &self.destination);
     }
 }
 
@@ -251,14 +297,20 @@ pub struct Lease<B: RequestBody> {
 }
 
 impl<B: RequestBody> Lease<B> {
+    /// Sends a request. An error has the request with it where nothing of it
+    /// has left.
     pub async fn send(
         &mut self,
         request: http::Request<Sending<B>>,
-    ) -> Result<http::Response<Incoming>, hyper::Error> {
-        match &mut self.sender {
-            Sender::Http1(sender) => sender.send_request(request).await,
-            Sender::Http2(sender) => sender.send_request(request).await,
-        }
+    ) -> Result<http::Response<Incoming>, (hyper::Error, Option<http::Request<Sending<B>>>)> {
+        let response = match &mut self.sender {
+            Sender::Http1(sender) => sender.try_send_request(request).await,
+            Sender::Http2(sender) => sender.try_send_request(request).await,
+        };
+        response.map_err(|mut error| {
+            let unsent = error.take_message();
+            (error.into_error(), unsent)
+        })
     }
 
     pub fn is_reused(&self) -> bool {

@@ -7,6 +7,7 @@ use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::ResponseCode;
 use std::net::{IpAddr, SocketAddr};
 
 /// Names whose answers are kept, each for its time to live.
@@ -52,22 +53,23 @@ impl Resolver {
 }
 
 fn explain(name: &str, error: &NetError) -> Error {
-    match error {
-        NetError::Timeout => Error::DnsTimeout(name.into()),
-        NetError::Dns(DnsError::NoRecordsFound(none)) => Error::Dns {
+    let code = match error {
+        NetError::Timeout => return Error::DnsTimeout(name.into()),
+        NetError::Dns(DnsError::NoRecordsFound(none)) => none.response_code,
+        NetError::Dns(DnsError::ResponseCode(code)) => *code,
+        other => {
+            return Error::Dns {
+                name: name.into(),
+                rcode: other.to_string(),
+            };
+        }
+    };
+    match code {
+        ResponseCode::NoError => Error::NoAddress(name.into()),
+        // `NXDomain` is the NXDOMAIN of RFC 2136 section 2.2.
+        code => Error::Dns {
             name: name.into(),
-            rcode: none.response_code.to_str().into(),
-            code: Some(none.response_code.low().into()),
-        },
-        NetError::Dns(DnsError::ResponseCode(code)) => Error::Dns {
-            name: name.into(),
-            rcode: code.to_str().into(),
-            code: Some(code.low().into()),
-        },
-        other => Error::Dns {
-            name: name.into(),
-            rcode: other.to_string(),
-            code: None,
+            rcode: format!("{code:?}").to_uppercase(),
         },
     }
 }

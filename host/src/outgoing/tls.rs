@@ -6,7 +6,7 @@ use super::destination::{Destination, Host};
 use anyhow::{Context as _, ensure};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -151,10 +151,25 @@ fn explain(destination: &Destination, error: &std::io::Error) -> Error {
         Some(rustls::Error::InvalidCertificate(reason)) => {
             Error::TlsCertificate(format!("{destination}: {reason}"))
         }
-        Some(rustls::Error::AlertReceived(alert)) => Error::TlsAlert {
-            id: u8::from(*alert),
-            name: format!("{alert:?}"),
-        },
+        Some(rustls::Error::AlertReceived(alert)) => alert_received(*alert),
         _ => Error::TlsProtocol(format!("{destination}: {error}")),
+    }
+}
+
+fn alert_received(alert: AlertDescription) -> Error {
+    Error::TlsAlert {
+        id: u8::from(alert),
+        name: format!("{alert:?}"),
+    }
+}
+
+/// The alert behind a broken connection: in TLS 1.3 a client's certificate is
+/// refused only after the handshake is over for us.
+pub fn alert(error: &hyper::Error) -> Option<Error> {
+    let source = std::error::Error::source(error)?;
+    let io = source.downcast_ref::<std::io::Error>()?;
+    match io.get_ref()?.downcast_ref()? {
+        rustls::Error::AlertReceived(alert) => Some(alert_received(*alert)),
+        _ => None,
     }
 }
