@@ -39,6 +39,7 @@ mod suspension;
 mod guest_log;
 mod wasi;
 
+mod egress;
 mod outgoing;
 
 mod answer;

@@ -109,7 +109,8 @@ fn read_pair(pair: &KeyPair) -> anyhow::Result<CertifiedKey> {
     })
 }
 
-fn read_certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+/// All certificates of a PEM file.
+pub fn read_certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let certificates = CertificateDer::pem_file_iter(file)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .with_context(|| format!("no certificates in {}", file.display()))?;

@@ -3,12 +3,13 @@
 
 use super::Error;
 use super::destination::{Destination, Host};
-use anyhow::{Context as _, ensure};
+use crate::tls::read_certificates;
+use anyhow::Context as _;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -132,18 +133,6 @@ impl Tls {
 fn with_alpn(mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config
-}
-
-fn read_certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
-    let certificates = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .with_context(|| format!("no certificates in {}", file.display()))?;
-    ensure!(
-        !certificates.is_empty(),
-        "no certificates in {}",
-        file.display()
-    );
-    Ok(certificates)
 }
 
 fn explain(destination: &Destination, error: &std::io::Error) -> Error {

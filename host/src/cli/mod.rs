@@ -3,9 +3,12 @@
 //! Flags keep the names that they have in `wasmtime serve`, so that a script
 //! that ran it runs this.
 
+mod apps;
+mod parse;
+
 use crate::builtin;
-use crate::component::{ReuseChoice, Source, name_from_path};
-use crate::config::{AppConfig, Config, Note, Upstreams};
+use crate::component::{ReuseChoice, Source};
+use crate::config::{Config, Upstreams};
 use crate::flags::{Flags, Groups};
 use crate::limits::Limits;
 use crate::outgoing::destination::Destination;
@@ -13,8 +16,12 @@ use crate::outgoing::policy::Policy;
 use crate::outgoing::tls::ClientCertificate;
 use crate::tls::{KeyPair, TlsConfig};
 use anyhow::{Context as _, bail, ensure};
+use apps::Apps;
 use clap::{Args, Parser, Subcommand};
-use http::{HeaderName, HeaderValue};
+use parse::{
+    at_least_8_kib, at_least_one, inherited_env, parse_client_certificate, parse_destination,
+    parse_dir, parse_duration, parse_env, parse_headers,
+};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -456,184 +463,6 @@ fn tls_config(
     })
 }
 
-/// What the apps of one command line have in common.
-struct Apps<'a> {
-    env: Vec<(String, String)>,
-    dirs: Vec<(PathBuf, String)>,
-    reuse: ReuseChoice,
-    /// `None` where nothing was asked for.
-    egress: Option<Policy>,
-    patterns: &'a [String],
-    may_set_host: bool,
-}
-
-impl Apps<'_> {
-    /// One app for every path. It may reach everything, unless told otherwise.
-    fn single(self, source: Source) -> (Vec<AppConfig>, Vec<Note>) {
-        let name = match &source {
-            Source::File(path) => name_from_path(path),
-            Source::Stdin => "app".into(),
-            Source::Builtin(name, _) => (*name).into(),
-        };
-        let notes = match self.egress {
-            None => vec![Note::Text(
-                "Outgoing requests may go anywhere; --egress PATTERN (repeatable) limits them"
-                    .into(),
-            )],
-            Some(_) => Vec::new(),
-        };
-        let app = AppConfig {
-            name: name.into(),
-            source,
-            routes: vec!["/".into()],
-            env: self.env,
-            dirs: self.dirs,
-            egress: self.egress.unwrap_or_else(Policy::open),
-            may_set_host: self.may_set_host,
-            reuse: self.reuse,
-        };
-        (vec![app], notes)
-    }
-
-    /// The servlet and the remote application that it calls in process.
-    fn house(self) -> anyhow::Result<(Vec<AppConfig>, Vec<Note>)> {
-        let mut reachable = vec!["http://remote.internal".to_owned()];
-        let patterns = self.patterns.iter().filter(|pattern| *pattern != "none");
-        reachable.extend(patterns.cloned());
-        let app = |name: &str, route: &str, egress: Policy| {
-            let (name, bytes) = builtin::find(name).expect("the house guests are built in");
-            AppConfig {
-                name: name.into(),
-                source: Source::Builtin(name, bytes),
-                routes: vec![route.into()],
-                env: self.env.clone(),
-                dirs: self.dirs.clone(),
-                egress,
-                may_set_host: self.may_set_host,
-                reuse: self.reuse,
-            }
-        };
-        let apps = vec![
-            app("servlet", "/localApp", Policy::parse(&reachable)?),
-            app("remote", "/remoteApp", Policy::closed()),
-        ];
-        let notes = vec![
-            Note::Try("/localApp/async?delay=1000&code=200"),
-            Note::Try("/localApp/async"),
-            Note::Try("/remoteApp/remote?delay=0&code=200"),
-        ];
-        Ok((apps, notes))
-    }
-}
-
-/// What of our own environment is text; guests can have no other.
-fn inherited_env() -> impl Iterator<Item = (String, String)> {
-    let pairs = std::env::vars_os();
-    pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-}
-
-fn parse_env(value: &str) -> anyhow::Result<Option<(String, String)>> {
-    let (name, value) = match value.split_once('=') {
-        Some((name, value)) => (name, Some(value.to_owned())),
-        None => (value, std::env::var(value).ok()),
-    };
-    ensure!(
-        !name.is_empty(),
-        "--env ={} names no variable",
-        value.unwrap_or_default()
-    );
-    Ok(value.map(|value| (name.to_owned(), value)))
-}
-
-fn parse_dir(value: &str) -> anyhow::Result<(PathBuf, String)> {
-    let (host, guest) = value.split_once("::").unwrap_or((value, value));
-    let metadata = std::fs::metadata(host).with_context(|| format!("--dir {value}"))?;
-    ensure!(
-        metadata.is_dir(),
-        "--dir {value}: {host} is not a directory"
-    );
-    Ok((host.into(), guest.to_owned()))
-}
-
-fn parse_headers(values: &[String]) -> anyhow::Result<Vec<(HeaderName, HeaderValue)>> {
-    let mut headers = Vec::new();
-    for value in values {
-        match value.strip_prefix('@') {
-            None => headers.push(parse_header(value)?),
-            Some(file) => {
-                let text =
-                    std::fs::read_to_string(file).with_context(|| format!("--header @{file}"))?;
-                for line in text.lines().filter(|line| !line.trim().is_empty()) {
-                    headers.push(parse_header(line)?);
-                }
-            }
-        }
-    }
-    Ok(headers)
-}
-
-fn parse_header(text: &str) -> anyhow::Result<(HeaderName, HeaderValue)> {
-    let parse = || {
-        let (name, value) = text.split_once(':')?;
-        Some((name.trim().parse().ok()?, value.trim().parse().ok()?))
-    };
-    parse().with_context(|| format!("--header \"{text}\" is not of the form NAME: VALUE"))
-}
-
-/// A URL without a path.
-fn parse_destination(url: &str) -> Result<Destination, String> {
-    let (scheme, authority) = url
-        .split_once("://")
-        .ok_or("is not of the form http://HOST:PORT")?;
-    let authority = authority.strip_suffix('/').unwrap_or(authority);
-    Destination::parse(scheme, authority).map_err(|bad| bad.to_string())
-}
-
-fn parse_client_certificate(text: &str) -> Result<ClientCertificate, String> {
-    let form = "is not of the form https://HOST=CERT.pem,KEY.pem";
-    let (url, files) = text.split_once('=').ok_or(form)?;
-    let (certificates, key) = files.split_once(',').ok_or(form)?;
-    Ok(ClientCertificate {
-        destination: parse_destination(url)?,
-        certificates: certificates.into(),
-        key: key.into(),
-    })
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".into()),
-        Ok(n) => Ok(n),
-        Err(error) => Err(format!("{error}")),
-    }
-}
-
-/// What hyper reads at once, it has to hold.
-fn at_least_8_kib(text: &str) -> Result<usize, String> {
-    match at_least_one(text)? {
-        0..8192 => Err("must be at least 8192".into()),
-        bytes => Ok(bytes),
-    }
-}
-
-/// A number of seconds, or with one of the suffixes s, ms, us, μs, ns.
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number = number
-        .parse()
-        .map_err(|_| "begins with no number".to_owned())?;
-    match unit {
-        "" | "s" => Ok(Duration::from_secs(number)),
-        "ms" => Ok(Duration::from_millis(number)),
-        "us" | "μs" => Ok(Duration::from_micros(number)),
-        "ns" => Ok(Duration::from_nanos(number)),
-        _ => Err(format!("\"{unit}\" is none of s, ms, us, ns")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -642,22 +471,6 @@ mod tests {
     #[test]
     fn no_two_flags_clash() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_have_the_suffixes_of_wasmtime() {
-        for (text, duration) in [
-            ("3", Ok(Duration::from_secs(3))),
-            ("3s", Ok(Duration::from_secs(3))),
-            ("250ms", Ok(Duration::from_millis(250))),
-            ("7us", Ok(Duration::from_micros(7))),
-            ("9ns", Ok(Duration::from_nanos(9))),
-        ] {
-            assert_eq!(parse_duration(text), duration, "{text}");
-        }
-        for text in ["", "s", "-1s", "1h", "1 s"] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
     }
 
     #[test]
