@@ -228,7 +228,9 @@ impl Host {
             .stderr
             .wait("a first line", |lines| lines.first().cloned());
         let addr = line
-            .strip_prefix("Serving HTTP on http://")
+            .strip_prefix("Serving HTTP on http")
+            .map(|rest| rest.trim_start_matches('s'))
+            .and_then(|rest| rest.strip_prefix("://"))
             .and_then(|rest| rest.strip_suffix('/'))
             .and_then(|addr| addr.parse().ok());
         let Some(addr) = addr else {

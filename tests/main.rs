@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod client;
 mod dns;
 #[macro_use]
 mod harness;
@@ -31,3 +32,4 @@ mod outgoing_wire;
 mod route;
 mod servlet;
 mod smuggling;
+mod tls;

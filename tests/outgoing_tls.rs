@@ -5,11 +5,13 @@ use crate::servlet::stream_through;
 use crate::upstream::{Authority, Upstream};
 use crate::wire::chunk;
 use http::Version;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 on_both_worlds![
     alpn_decides_between_http_1_and_2,
     http_2_needs_no_tls_where_it_is_known,
     parallel_calls_share_one_http_2_connection,
+    a_burst_to_known_http_2_opens_one_connection,
     trailers_pass_both_ways_over_http_2,
     bodies_pass_both_ways_over_http_2,
     no_empty_frame_reaches_a_guest,
@@ -21,9 +23,10 @@ on_both_worlds![
 /// An upstream with these protocols, and a probe that trusts it.
 fn pair(world: World, alpn: &[&str]) -> (Upstream, Host) {
     let authority = Authority::new();
-    let scratch = Scratch::new("tls", world);
-    let name = format!("{:?}.pem", std::thread::current().id());
-    let ca = scratch.file(&name, authority.pem().as_bytes());
+    static PAIRS: AtomicUsize = AtomicUsize::new(0);
+    let number = PAIRS.fetch_add(1, Ordering::Relaxed);
+    let scratch = Scratch::new(&format!("tls-{number}"), world);
+    let ca = scratch.file("ca.pem", authority.pem().as_bytes());
     let host = Host::guest(world, "probe", &["--egress-ca", ca.to_str().unwrap()]);
     (Upstream::tls(authority.server(alpn)), host)
 }
@@ -83,17 +86,30 @@ fn http_2_needs_no_tls_where_it_is_known(world: World) {
     assert_eq!(upstream.record().connections, 1);
 }
 
+/// Once the upstream is known to speak it; the first ones of all may each open a connection.
 fn parallel_calls_share_one_http_2_connection(world: World) {
     let (upstream, host) = pair(world, &["h2"]);
     host.get(&call(&upstream.url("/"))).expect(200);
-    let mut clients: Vec<_> = (0..50)
-        .map(|_| host.send("GET", &call(&upstream.url("/slow")), &[], b""))
+    let url = upstream.url("/slow");
+    call_at_once(&host, &url, 50);
+    let record = upstream.record();
+    assert_eq!((record.requests.len(), record.connections), (51, 1));
+}
+
+fn a_burst_to_known_http_2_opens_one_connection(world: World) {
+    let (upstream, host) = plain_http2(world);
+    call_at_once(&host, &format!("http://{}/slow", upstream.addr), 50);
+    let record = upstream.record();
+    assert_eq!((record.requests.len(), record.connections), (50, 1));
+}
+
+fn call_at_once(host: &Host, url: &str, calls: usize) {
+    let mut clients: Vec<_> = (0..calls)
+        .map(|_| host.send("GET", &call(url), &[], b""))
         .collect();
     for client in &mut clients {
         client.answer("GET").expect(200);
     }
-    let record = upstream.record();
-    assert_eq!((record.requests.len(), record.connections), (51, 1));
 }
 
 fn trailers_pass_both_ways_over_http_2(world: World) {

@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{HandshakeKind, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -198,6 +198,27 @@ impl Authority {
             issuer,
             certificate,
         }
+    }
+
+    /// A client that trusts this authority, and shows who it is.
+    pub fn client(&self, identity: Option<&Identity>, alpn: &[&str]) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(Identity { certificate, key }) => {
+                let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+                let chain = vec![certificate.der().clone()];
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        config
     }
 
     pub fn pem(&self) -> String {

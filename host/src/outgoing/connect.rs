@@ -166,11 +166,12 @@ async fn connect_first(addresses: &[SocketAddr]) -> Result<TcpStream, Error> {
 /// closes; its errors reach the request that is under way.
 async fn handshake_http1<B: RequestBody>(
     io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    slot: Slot<B>,
+    mut slot: Slot<B>,
 ) -> Result<Sender<B>, Error> {
     let (sender, connection) = http1::handshake::<_, Sending<B>>(TokioIo::new(io))
         .await
         .map_err(|error| super::classify(&error))?;
+    slot.opened();
     tokio::spawn(async move {
         _ = connection.await;
         drop(slot);
@@ -180,7 +181,7 @@ async fn handshake_http1<B: RequestBody>(
 
 async fn handshake_http2<B: RequestBody>(
     io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    slot: Slot<B>,
+    mut slot: Slot<B>,
 ) -> Result<Sender<B>, Error> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -189,6 +190,7 @@ async fn handshake_http2<B: RequestBody>(
         .handshake::<_, Sending<B>>(TokioIo::new(io))
         .await
         .map_err(|error| super::classify(&error))?;
+    slot.opened();
     tokio::spawn(async move {
         _ = connection.await;
         drop(slot);

@@ -290,8 +290,9 @@ impl<B: RequestBody> Client<B> {
         reuse: bool,
     ) -> Result<Lease<B>, Error> {
         let deadline = Instant::now() + budget;
+        let http2 = self.connector.prior_knowledge.contains(destination);
         loop {
-            match self.pool.ask(destination, reuse) {
+            match self.pool.ask(destination, reuse, http2) {
                 Turn::Reuse(lease) => return Ok(lease),
                 Turn::Open(slot) => {
                     let connected = self.connector.connect(destination, slot, deadline);
@@ -300,7 +301,7 @@ impl<B: RequestBody> Client<B> {
                 Turn::Wait(turn, full) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     let turn = within(left, turn).await;
-                    let turn = turn.ok_or_else(|| Error::ConnectionLimit(self.limit(full)))?;
+                    let turn = turn.ok_or_else(|| self.no_turn(full))?;
                     // An error is a turn as well: the queue has been dropped.
                     turn.into_iter().for_each(Ticket::take);
                 }
@@ -308,18 +309,19 @@ impl<B: RequestBody> Client<B> {
         }
     }
 
-    fn limit(&self, full: Full) -> String {
+    fn no_turn(&self, full: Full) -> Error {
         let Bounds {
             per_destination,
             total,
             ..
         } = self.bounds;
-        match full {
+        Error::ConnectionLimit(match full {
+            Full::Opening => return Error::ConnectTimeout,
             Full::Destination => {
                 format!("{per_destination} per destination (--max-connections-per-upstream)")
             }
             Full::Total => format!("{total} in total (--max-upstream-connections)"),
-        }
+        })
     }
 }
 

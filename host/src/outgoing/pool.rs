@@ -41,6 +41,10 @@ struct Entry<B: RequestBody> {
     idle: VecDeque<(Instant, http1::SendRequest<Sending<B>>)>,
     shared: Option<http2::SendRequest<Sending<B>>>,
     open: usize,
+    /// Of these, the ones that are not there yet.
+    opening: usize,
+    /// It speaks HTTP/2: one connection is enough, also while it is made.
+    one_is_enough: bool,
     /// Told that it is worth to try again.
     waiting: VecDeque<oneshot::Sender<Ticket<B>>>,
 }
@@ -51,6 +55,8 @@ impl<B: RequestBody> Default for Entry<B> {
             idle: VecDeque::new(),
             shared: None,
             open: 0,
+            opening: 0,
+            one_is_enough: false,
             waiting: VecDeque::new(),
         }
     }
@@ -77,6 +83,8 @@ pub enum Turn<B: RequestBody> {
 pub enum Full {
     Destination,
     Total,
+    /// None, but somebody is opening a connection that all can share.
+    Opening,
 }
 
 /// One's turn. Whoever has left meanwhile and does not [`take`](Self::take) it
@@ -113,7 +121,8 @@ impl<B: RequestBody> Pool<B> {
 
     /// Without `reuse` whatever is idle there is given up: one of them has
     /// turned out to be dead.
-    pub fn ask(self: &Arc<Self>, destination: &Destination, reuse: bool) -> Turn<B> {
+    /// `http2` says that the destination is known to speak it.
+    pub fn ask(self: &Arc<Self>, destination: &Destination, reuse: bool, http2: bool) -> Turn<B> {
         let mut state = self.lock();
         let state = &mut *state;
         let entry = match state.destinations.get_mut(destination) {
@@ -134,15 +143,22 @@ impl<B: RequestBody> Pool<B> {
                 return Turn::Reuse(self.lease(destination, Sender::Http1(sender), true));
             }
         }
-        if entry.open < self.bounds.per_destination && state.open < self.bounds.total {
+        entry.one_is_enough |= http2;
+        let opening = entry.one_is_enough && entry.opening > 0;
+        let has_room = entry.open < self.bounds.per_destination && state.open < self.bounds.total;
+        if has_room && !opening {
             entry.open += 1;
+            entry.opening += 1;
             state.open += 1;
             return Turn::Open(Slot {
                 pool: Arc::clone(self),
                 destination: destination.clone(),
+                is_opening: true,
             });
         }
-        let full = if entry.open < self.bounds.per_destination {
+        let full = if opening {
+            Full::Opening
+        } else if entry.open < self.bounds.per_destination {
             Full::Total
         } else {
             Full::Destination
@@ -191,6 +207,7 @@ impl<B: RequestBody> Pool<B> {
             let mut state = self.lock();
             if let Some(entry) = state.destinations.get_mut(destination) {
                 entry.shared = Some(shared.clone());
+                entry.one_is_enough = true;
                 // There is room for all of them now.
                 while self.call_next(destination, entry) {}
             }
@@ -275,6 +292,18 @@ async fn reap<B: RequestBody>(pool: Weak<Pool<B>>, longest: Duration) {
 pub struct Slot<B: RequestBody> {
     pool: Arc<Pool<B>>,
     destination: Destination,
+    is_opening: bool,
+}
+
+impl<B: RequestBody> Slot<B> {
+    /// The connection is there.
+    pub fn opened(&mut self) {
+        self.is_opening = false;
+        let mut state = self.pool.lock();
+        if let Some(entry) = state.destinations.get_mut(&self.destination) {
+            entry.opening -= 1;
+        }
+    }
 }
 
 impl<B: RequestBody> Drop for Slot<B> {
@@ -283,6 +312,7 @@ impl<B: RequestBody> Drop for Slot<B> {
         state.open -= 1;
         if let Some(entry) = state.destinations.get_mut(&self.destination) {
             entry.open -= 1;
+            entry.opening -= usize::from(self.is_opening);
         }
         self.pool.next_of(&mut state, &self.destination);
     }
