@@ -3,7 +3,6 @@
 
 use anyhow::{Context as _, bail, ensure};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -19,13 +18,13 @@ const DIGITS: usize = 12;
 const NUMBER: usize = DIGITS + "\r\n\r\n".len();
 
 /// What is asked for, and the right answer.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub struct Target {
-    pub path: String,
+    pub path: &'static str,
     pub answer: Answer,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub enum Answer {
     /// Status 200 and this body.
     Body(&'static [u8]),
@@ -48,7 +47,7 @@ pub struct Round {
 /// A wrong answer, a failed one, or one that does not come.
 pub async fn closed_loop(
     addr: SocketAddr,
-    target: &Arc<Target>,
+    target: Target,
     clients: usize,
     time: Duration,
 ) -> anyhow::Result<Round> {
@@ -89,7 +88,7 @@ pub async fn closed_loop(
 /// Clients that have asked once each, so that their connections are in use.
 pub async fn connect_and_ask(
     addr: SocketAddr,
-    target: &Arc<Target>,
+    target: Target,
     clients: usize,
 ) -> anyhow::Result<Vec<Client>> {
     let mut connected = Vec::new();
@@ -108,17 +107,12 @@ pub async fn connect_and_ask(
 ///
 /// # Errors
 /// One of them failed.
-pub async fn burst(
-    addr: SocketAddr,
-    target: &Arc<Target>,
-    clients: usize,
-) -> anyhow::Result<Duration> {
+pub async fn burst(addr: SocketAddr, target: Target, clients: usize) -> anyhow::Result<Duration> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..clients {
-        let target = target.clone();
         tasks.spawn(async move {
-            let exchange = async { Client::connect(addr, &target).await?.ask().await };
+            let exchange = async { Client::connect(addr, target).await?.ask().await };
             timeout(GRACE, exchange)
                 .await
                 .context("an answer does not come")??;
@@ -150,7 +144,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub async fn connect(addr: SocketAddr, target: &Target) -> anyhow::Result<Client> {
+    pub async fn connect(addr: SocketAddr, target: Target) -> anyhow::Result<Client> {
         let socket = TcpStream::connect(addr).await.context("cannot connect")?;
         socket.set_nodelay(true)?;
         let request = format!(
@@ -159,7 +153,7 @@ impl Client {
         );
         Ok(Client {
             socket,
-            answer: target.answer.clone(),
+            answer: target.answer,
             request: request.into_bytes(),
             received: Vec::with_capacity(4096),
         })

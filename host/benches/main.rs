@@ -10,10 +10,11 @@ mod report;
 mod rows;
 mod servers;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow, ensure};
 use clap::Parser as _;
 use rows::Bench;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -47,31 +48,42 @@ struct Arguments {
     proxy: Option<SocketAddr>,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match (arguments.upstream, arguments.proxy) {
+    let done = match (arguments.upstream, arguments.proxy) {
         (true, _) => native::upstream(),
         (false, Some(upstream)) => native::proxy(upstream),
-        (false, None) => tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?
-            .block_on(measure(&arguments)),
+        (false, None) => measure(&arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
 /// Whatever ends this future ends the servers that it started.
+#[tokio::main(flavor = "current_thread")]
 async fn measure(arguments: &Arguments) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut bench = Bench::new(&arguments.filters, arguments.quick);
     let done = tokio::select! {
         done = tokio::time::timeout(PATIENCE, bench.run()) => {
-            done.map_err(|_| anyhow::anyhow!("not through after {PATIENCE:?}"))
+            done.map_err(|_| anyhow!("not through after {PATIENCE:?}"))
         }
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
-        _ = terminated.recv() => Err(anyhow::anyhow!("terminated")),
+        _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
+        _ = terminated.recv() => Err(anyhow!("terminated")),
     };
-    let file = bench.report.write().context("cannot write the results")?;
     println!("{}\n{}", bench.report, bench.conditions());
+    done??;
+    ensure!(
+        !bench.report.rows.is_empty(),
+        "no row has {:?} in its name",
+        arguments.filters
+    );
+    let file = bench.report.write().context("cannot write the results")?;
     println!("written to {}", file.display());
-    done?
+    Ok(())
 }

@@ -6,7 +6,15 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// The median of the rounds, or why there is none.
-pub type Measured = Result<f64, String>;
+pub type Measured = Result<f64, Missing>;
+
+#[derive(Clone)]
+pub enum Missing {
+    /// Something that the row needs is not there.
+    Absent(String),
+    /// It failed.
+    Void(String),
+}
 
 pub struct Row {
     pub name: String,
@@ -42,8 +50,10 @@ impl Row {
 
     /// Nothing where there was nothing to compare with.
     fn met(&self) -> Option<bool> {
-        let Ok(ours) = self.ours else {
-            return Some(false);
+        let ours = match self.ours {
+            Ok(ours) => ours,
+            Err(Missing::Void(_)) => return Some(false),
+            Err(Missing::Absent(_)) => return None,
         };
         match self.goal {
             Goal::RatioAtLeast(least) => Some(self.ratio()? >= least),
@@ -63,7 +73,8 @@ impl Row {
     fn cells(&self) -> [String; 7] {
         let value = |measured: &Measured| match measured {
             Ok(value) => number(*value),
-            Err(_) => "not measured".into(),
+            Err(Missing::Absent(_)) => "not measured".into(),
+            Err(Missing::Void(_)) => "void".into(),
         };
         [
             self.name.clone(),
@@ -139,7 +150,7 @@ impl fmt::Display for Report {
         }
         for row in &self.rows {
             for measured in [Some(&row.ours), row.theirs.as_ref()].into_iter().flatten() {
-                if let Err(why) = measured {
+                if let Err(Missing::Absent(why) | Missing::Void(why)) = measured {
                     writeln!(f, "{}: {why}", row.name)?;
                 }
             }

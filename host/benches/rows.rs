@@ -3,13 +3,12 @@
 //! The sides of a comparison are started together and take turns, round by round, while the others
 //! idle. A wrong or failed answer voids the round, which is repeated.
 
-use crate::load::{self, Answer, Target};
-use crate::report::{Goal, Measured, Report, Row};
+use crate::load::{self, Answer, Client, Target};
+use crate::report::{Goal, Measured, Missing, Report, Row};
 use crate::servers::{Programs, Server, guest, proxy, upstream};
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -17,12 +16,12 @@ use tokio::task::JoinSet;
 const ROUNDS: usize = 5;
 /// Void rounds of a side after which it is given up.
 const MAX_VOID: usize = 3;
-/// Connections that ask without a pause.
+/// Connections that ask without a pause; in the row about spinning guests half as many.
 const CLIENTS: usize = 64;
-/// What the remote takes in the rows about waiting.
-const REMOTE: Duration = Duration::from_secs(2);
 /// File descriptors that the host needs besides two for each request that waits.
 const OTHER_FILES: u64 = 200;
+/// A client that leaves takes its guest along within half of this.
+const CANCELLED: Duration = Duration::from_millis(200);
 const MIB: f64 = (1 << 20) as f64;
 
 const SERVLET: &str = "/localApp/async?delay=0&code=200";
@@ -34,6 +33,7 @@ pub struct Bench {
     filters: Vec<String>,
     /// Length of a round.
     time: Duration,
+    /// How many a process may have open.
     files: u64,
     load_before: String,
     pub report: Report,
@@ -43,35 +43,37 @@ pub struct Bench {
 struct Side {
     command: Command,
     target: Target,
-    /// Connections that have asked once, and then do nothing while others are measured.
+    /// Connections that have asked once, and do nothing more.
     idle: usize,
 }
 
-/// The row that compares ours with another side; none where its program is missing.
-struct Rival {
-    row: String,
-    goal: Goal,
-    side: Option<Side>,
-}
-
 impl Side {
-    fn new(command: Command, path: &str, answer: Answer) -> Side {
-        let path = path.into();
+    fn new(command: Command, path: &'static str, answer: Answer) -> Side {
+        let target = Target { path, answer };
+        let idle = 0;
         Side {
             command,
-            target: Target { path, answer },
-            idle: 0,
+            target,
+            idle,
         }
     }
 }
 
+/// The row that compares ours with another side.
+struct Rival {
+    row: String,
+    /// Of the ratio.
+    at_least: f64,
+    /// None where its program is missing.
+    side: Option<Side>,
+}
+
 impl Bench {
     pub fn new(filters: &[String], quick: bool) -> Bench {
-        let seconds = if quick { 0.3 } else { 3.0 };
         Bench {
             programs: Programs::find(),
             filters: filters.to_vec(),
-            time: Duration::from_secs_f64(seconds),
+            time: Duration::from_millis(if quick { 300 } else { 3_000 }),
             files: raise_file_limit(),
             load_before: load_average(),
             report: Report::default(),
@@ -80,9 +82,12 @@ impl Bench {
 
     /// All rows, in the order of the table.
     pub async fn run(&mut self) -> anyhow::Result<()> {
-        self.hello().await;
-        self.forward("p2", " fresh", 5.0, 0.55).await?;
-        self.forward("p3", "", 3.5, 0.75).await?;
+        self.hello("hello p2 fresh", "p2", &[], 4.0).await;
+        let reuse = &["--max-instance-reuse-count", "128"];
+        self.hello("hello p2 reuse 128", "p2", reuse, 1.5).await;
+        self.hello("hello p3", "p3", &[], 2.0).await;
+        self.forward("forward p2 fresh", "p2", 5.0, 0.55).await?;
+        self.forward("forward p3", "p3", 3.5, 0.75).await?;
         self.in_process().await?;
         for version in ["p2", "p3"] {
             self.waiting(version, 500, 1.08).await?;
@@ -91,23 +96,21 @@ impl Bench {
         self.start().await;
         self.idle_memory().await;
         self.spinning().await?;
-        self.idle_connections().await;
+        self.idle_connections(256).await;
+        self.idle_connections(4_096).await;
         Ok(())
     }
 
     /// Where the numbers come from.
     pub fn conditions(&self) -> String {
-        let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let processor = read("/proc/cpuinfo");
-        let processor = processor
-            .lines()
-            .find_map(|line| line.strip_prefix("model name"));
+        let mut lines = processor.lines();
+        let model = lines.find_map(|line| line.strip_prefix("model name\t: "));
         format!(
-            "{cores} cores ({}), Linux {}; {ROUNDS} rounds of {:?}; load average before {}, after {}",
-            processor
-                .unwrap_or("unknown")
-                .trim_matches([':', '\t', ' ']),
+            "{} cores ({}), Linux {}; {ROUNDS} rounds of {:?}; load average before {}, after {}",
+            std::thread::available_parallelism().map_or(0, usize::from),
+            model.unwrap_or("unknown"),
             read("/proc/sys/kernel/osrelease").trim(),
             self.time,
             self.load_before,
@@ -115,57 +118,44 @@ impl Bench {
         )
     }
 
-    async fn hello(&mut self) {
-        let reuse: &[&str] = &["--max-instance-reuse-count", "128"];
-        for (name, version, flags, goal) in [
-            ("hello p2 fresh", "p2", &[][..], 4.0),
-            ("hello p2 reuse 128", "p2", reuse, 1.5),
-            ("hello p3", "p3", &[], 2.0),
-        ] {
-            let component = guest("hello", version);
-            let arguments = [flags, &[component.as_str()]].concat();
-            let ours = Side::new(self.programs.host(&arguments), "/", GREETING);
-            let theirs = self.programs.wasmtime(&arguments);
-            let rival = Rival {
-                row: name.into(),
-                goal: Goal::RatioAtLeast(goal),
-                side: theirs.map(|command| Side::new(command, "/", GREETING)),
-            };
-            self.compare(ours, vec![rival]).await;
-        }
+    async fn hello(&mut self, row: &str, version: &str, flags: &[&str], at_least: f64) {
+        let component = guest("hello", version);
+        let arguments = [flags, &[component.as_str()]].concat();
+        let side = |command| Side::new(command, "/", GREETING);
+        let rival = Rival {
+            row: row.into(),
+            at_least,
+            side: self.programs.wasmtime(&arguments).map(side),
+        };
+        let ours = side(self.programs.host(&arguments));
+        self.compare(ours, vec![rival]).await;
     }
 
     async fn forward(
         &mut self,
+        name: &str,
         version: &str,
-        fresh: &str,
-        to_wasmtime: f64,
-        to_native: f64,
+        of_wasmtime: f64,
+        of_native: f64,
     ) -> anyhow::Result<()> {
-        let rows = ["wasmtime", "native proxy"]
-            .map(|rival| format!("forward {version}{fresh}, against {rival}"));
-        if !rows.iter().any(|row| self.selects(row)) {
-            return Ok(());
-        }
-        let upstream = Server::start(upstream()?)?;
+        let upstream = Server::start(&mut upstream()?)?;
         let remote = format!("REMOTE_URL=http://{}", upstream.addr);
         let component = guest("servlet", version);
         let arguments = ["--env", &remote, &component];
         let side = |command| Side::new(command, SERVLET, Answer::Number);
-        let ours = side(self.programs.host(&arguments));
-        let [against_wasmtime, against_native] = rows;
         let rivals = vec![
             Rival {
-                row: against_wasmtime,
-                goal: Goal::RatioAtLeast(to_wasmtime),
+                row: format!("{name}, against wasmtime"),
+                at_least: of_wasmtime,
                 side: self.programs.wasmtime(&arguments).map(side),
             },
             Rival {
-                row: against_native,
-                goal: Goal::RatioAtLeast(to_native),
+                row: format!("{name}, against native proxy"),
+                at_least: of_native,
                 side: Some(side(proxy(upstream.addr)?)),
             },
         ];
+        let ours = side(self.programs.host(&arguments));
         self.compare(ours, rivals).await;
         Ok(())
     }
@@ -176,119 +166,95 @@ impl Bench {
         if !self.selects(row) {
             return Ok(());
         }
-        let remote = Server::start(self.programs.host(&["builtin:remote"]))?;
+        let remote = Server::start(&mut self.programs.host(&["builtin:remote"]))?;
         let url = format!("REMOTE_URL=http://{}", remote.addr);
         let over_tcp = self.programs.host(&["--env", &url, "builtin:servlet"]);
-        let ours = Side::new(self.programs.host(&[]), SERVLET, PAGE);
         let rival = Rival {
             row: row.into(),
-            goal: Goal::RatioAtLeast(2.0),
+            at_least: 2.0,
             side: Some(Side::new(over_tcp, SERVLET, PAGE)),
         };
+        let ours = Side::new(self.programs.host(&[]), SERVLET, PAGE);
         self.compare(ours, vec![rival]).await;
         Ok(())
     }
 
-    async fn idle_connections(&mut self) {
-        for (row, idle) in [
-            ("256 idle connections, against 16", 256),
-            ("4096 idle connections, against 16", 4096),
-        ] {
-            let component = guest("hello", "p3");
-            let side = |idle| Side {
-                idle,
-                ..Side::new(self.programs.host(&[&component]), "/", GREETING)
-            };
-            let rival = Rival {
-                row: row.into(),
-                goal: Goal::RatioAtLeast(0.9),
-                side: Some(side(16)),
-            };
-            self.compare(side(idle), vec![rival]).await;
-        }
+    async fn idle_connections(&mut self, idle: usize) {
+        let component = guest("hello", "p3");
+        let side = |idle| Side {
+            idle,
+            ..Side::new(self.programs.host(&[&component]), "/", GREETING)
+        };
+        let rival = Rival {
+            row: format!("{idle} idle connections, against 16"),
+            at_least: 0.9,
+            side: Some(side(16)),
+        };
+        self.compare(side(idle), vec![rival]).await;
     }
 
-    /// The longest of many that wait for a slow remote together.
+    /// The longest of many that wait together for a remote that takes 2 s.
     async fn waiting(&mut self, version: &str, clients: usize, most: f64) -> anyhow::Result<()> {
         let name = format!("{clients} wait 2 s at once, {version}");
         if !self.selects(&name) {
             return Ok(());
         }
+        let upstream = Server::start(&mut upstream()?)?;
+        let remote = format!("REMOTE_URL=http://{}", upstream.addr);
+        let arguments = ["--env", &remote, &guest("servlet", version)];
         let needed = 2 * clients as u64 + OTHER_FILES;
-        let ours = if self.files < needed {
-            Err(format!("ulimit -n is {}, not {needed}", self.files))
+        let server = if self.files < needed {
+            let why = format!("ulimit -n is {}, less than {needed}", self.files);
+            Err(Missing::Absent(why))
         } else {
-            let upstream = Server::start(upstream()?)?;
-            let remote = format!("REMOTE_URL=http://{}", upstream.addr);
-            let command = self
-                .programs
-                .host(&["--env", &remote, &guest("servlet", version)]);
-            let server = Server::start(command)?;
-            let target = Arc::new(Target {
-                path: format!("/localApp/async?delay={}&code=200", REMOTE.as_millis()),
-                answer: Answer::Number,
-            });
-            let burst = async |_| {
-                let longest = load::burst(server.addr, &target, clients).await?;
-                Ok(longest.as_secs_f64())
-            };
-            alternate(&name, "s", 1, burst).await.remove(0)
+            Ok(Server::start(&mut self.programs.host(&arguments))?)
         };
-        self.report.rows.push(Row {
-            name,
-            ours,
-            theirs: Some(Ok(REMOTE.as_secs_f64())),
-            unit: "s",
-            goal: Goal::RatioAtMost(most),
-        });
+        let target = Target {
+            path: "/localApp/async?delay=2000&code=200",
+            answer: Answer::Number,
+        };
+        let longest = async |server: &mut Server| {
+            let longest = load::burst(server.addr, target, clients).await?;
+            Ok(longest.as_secs_f64())
+        };
+        let ours = alternate(&name, "s", vec![server], longest).await.remove(0);
+        self.add(&name, ours, Some(Ok(2.0)), "s", Goal::RatioAtMost(most));
         Ok(())
     }
 
     /// From the start of the process to the end of its first answer, when the component was
     /// compiled by an earlier run.
     async fn start(&mut self) {
-        let rows = [
-            ("start to first response", Goal::AtMost(50.0)),
-            (
-                "start to first response, against wasmtime",
-                Goal::RatioAtMost(1.0),
-            ),
-        ];
-        if !rows.iter().any(|(row, _)| self.selects(row)) {
+        let alone = "start to first response";
+        let compared = "start to first response, against wasmtime";
+        if !self.selects(alone) && !self.selects(compared) {
             return;
         }
         let component = guest("hello", "p3");
-        let command = |side| match side {
-            0 => Some(self.programs.host(&[&component])),
-            _ => self.programs.wasmtime(&[&component]),
-        };
         let target = Target {
-            path: "/".into(),
+            path: "/",
             answer: GREETING,
         };
-        let first_response = async |side| {
+        let first_response = async |command: &mut Command| {
             let begin = Instant::now();
-            let server = Server::start(command(side).context("no such program")?)?;
-            let mut client = load::Client::connect(server.addr, &target).await?;
-            client.ask().await?;
-            let ms = begin.elapsed().as_secs_f64() * 1e3;
-            anyhow::Ok((ms, server))
+            let server = Server::start(command)?;
+            Client::connect(server.addr, target).await?.ask().await?;
+            Ok(begin.elapsed().as_secs_f64() * 1e3)
         };
-        let has_wasmtime = command(1).is_some();
-        let sides = 1 + usize::from(has_wasmtime);
-        for side in 0..sides {
+        let ours = self.programs.host(&[&component]);
+        let theirs = self
+            .programs
+            .wasmtime(&[&component])
+            .ok_or_else(no_wasmtime);
+        let mut sides = vec![Ok(ours), theirs];
+        for command in sides.iter_mut().flatten() {
             // Compiles where that was never done. What fails here fails again below.
-            if let Ok((_, server)) = first_response(side).await {
-                _ = server.stop();
-            }
+            let _: anyhow::Result<f64> = first_response(command).await;
         }
-        let measure = async |side| Ok(first_response(side).await?.0);
-        let mut medians = alternate(rows[0].0, "ms", sides, measure).await.into_iter();
-        let ours = medians.next().expect("one median for each side");
-        let theirs = medians.next().unwrap_or_else(no_wasmtime);
-        for ((name, goal), theirs) in rows.into_iter().zip([None, Some(theirs)]) {
-            self.add(name, ours.clone(), theirs, "ms", goal);
-        }
+        let mut medians = alternate(alone, "ms", sides, first_response).await;
+        let (theirs, ours) = (medians.remove(1), medians.remove(0));
+        self.add(alone, ours.clone(), None, "ms", Goal::AtMost(50.0));
+        self.add(compared, ours, Some(theirs), "ms", Goal::RatioAtMost(1.0));
     }
 
     /// The house guests have answered once, and their instances have gone.
@@ -297,18 +263,19 @@ impl Bench {
         if !self.selects(name) {
             return;
         }
-        let target = Arc::new(Target {
-            path: SERVLET.into(),
+        let target = Target {
+            path: SERVLET,
             answer: PAGE,
-        });
-        let resident = async |_| {
-            let server = Server::start(self.programs.host(&[]))?;
-            load::connect_and_ask(server.addr, &target, 1).await?;
-            // Instances idle for one second by default.
+        };
+        let resident = async |command: &mut Command| {
+            let server = Server::start(command)?;
+            Client::connect(server.addr, target).await?.ask().await?;
+            // By default instances are kept for a second.
             tokio::time::sleep(Duration::from_secs(2)).await;
             Ok(server.resident_bytes()? as f64 / MIB)
         };
-        let ours = alternate(name, "MiB", 1, resident).await.remove(0);
+        let sides = vec![Ok(self.programs.host(&[]))];
+        let ours = alternate(name, "MiB", sides, resident).await.remove(0);
         self.add(name, ours, None, "MiB", Goal::AtMost(40.0));
     }
 
@@ -318,21 +285,20 @@ impl Bench {
         if !self.selects(name) {
             return Ok(());
         }
-        const SHORT: usize = 32;
-        let server = Server::start(self.programs.host(&[&guest("probe", "p2")]))?;
+        let clients = CLIENTS / 2;
         let spin = Target {
-            path: "/spin".into(),
+            path: "/spin",
             // Over its limit of computing time, if the round lasts that long.
             answer: Answer::Status(503),
         };
-        let hello = Arc::new(Target {
-            path: "/hello".into(),
+        let hello = Target {
+            path: "/hello",
             answer: Answer::Body(b"probe\n"),
-        });
-        let percentile = async |_| {
+        };
+        let percentile = async |server: &mut Server| {
             let mut spinners = JoinSet::new();
-            for _ in 0..SHORT / 2 {
-                let mut client = load::Client::connect(server.addr, &spin).await?;
+            for _ in 0..clients / 2 {
+                let mut client = Client::connect(server.addr, spin).await?;
                 spinners.spawn(async move {
                     loop {
                         if let Err(error) = client.ask().await {
@@ -341,14 +307,17 @@ impl Bench {
                     }
                 });
             }
-            let round = load::closed_loop(server.addr, &hello, SHORT, self.time).await?;
-            match spinners.try_join_next() {
-                Some(ended) => Err(ended?.context("a guest does not spin")),
-                None => Ok(round.percentile_99.as_secs_f64() * 1e3),
+            let round = load::closed_loop(server.addr, hello, clients, self.time).await?;
+            if let Some(ended) = spinners.try_join_next() {
+                return Err(ended?.context("a guest does not spin"));
             }
+            drop(spinners);
+            tokio::time::sleep(CANCELLED).await;
+            Ok(round.percentile_99.as_secs_f64() * 1e3)
         };
-        let ours = alternate(name, "ms", 1, percentile).await.remove(0);
-        self.add(name, ours, None, "ms", Goal::AtMost(100.0));
+        let server = Server::start(&mut self.programs.host(&[&guest("probe", "p2")]))?;
+        let ours = alternate(name, "ms", vec![Ok(server)], percentile).await;
+        self.add(name, ours[0].clone(), None, "ms", Goal::AtMost(100.0));
         Ok(())
     }
 
@@ -379,89 +348,77 @@ impl Bench {
     /// Requests a second of ours and of those rivals whose rows are wanted: one row for each.
     async fn compare(&mut self, ours: Side, mut rivals: Vec<Rival>) {
         rivals.retain(|rival| self.selects(&rival.row));
-        let Some(Rival { row: name, .. }) = rivals.first() else {
+        let Some(Rival { row, .. }) = rivals.first() else {
             return;
         };
-        let unit = "requests/s";
-        let name = name.clone();
-        let (mut sides, mut rows) = (vec![ours], Vec::new());
-        for Rival { row, goal, side } in rivals {
-            // Where in the list of medians its own will be.
-            let at = side.is_some().then_some(sides.len());
-            sides.extend(side);
-            rows.push((row, goal, at));
-        }
-        let started = sides.into_iter().map(|side| {
-            let server = Server::start(side.command).map_err(|error| format!("{error:#}"));
-            (server, Arc::new(side.target), side.idle)
-        });
-        let started = Vec::from_iter(started);
-        let time = self.time;
-        let rate = async |side: usize| {
-            let (server, target, idle) = &started[side];
-            let server = server.as_ref().map_err(|why| anyhow::anyhow!("{why}"))?;
-            let idle = load::connect_and_ask(server.addr, target, *idle).await?;
-            let round = load::closed_loop(server.addr, target, CLIENTS, time).await;
+        let (name, unit, time) = (row.clone(), "requests/s", self.time);
+        let mut sides = vec![start(Some(ours))];
+        sides.extend(rivals.iter_mut().map(|rival| start(rival.side.take())));
+        let rate = async |(server, side): &mut (Server, Side)| {
+            let (addr, target) = (server.addr, side.target);
+            let idle = load::connect_and_ask(addr, target, side.idle).await?;
+            let round = load::closed_loop(addr, target, CLIENTS, time).await;
             drop(idle);
             let round = round.with_context(|| format!("log: {}", server.log()))?;
             Ok(round.per_second)
         };
-        let medians = alternate(&name, unit, started.len(), rate).await;
-        for (row, goal, at) in rows {
-            let theirs = at.map_or_else(no_wasmtime, |at| medians[at].clone());
-            self.add(&row, medians[0].clone(), Some(theirs), unit, goal);
+        let medians = alternate(&name, unit, sides, rate).await;
+        for (rival, theirs) in rivals.iter().zip(&medians[1..]) {
+            let (ours, theirs) = (medians[0].clone(), Some(theirs.clone()));
+            let goal = Goal::RatioAtLeast(rival.at_least);
+            self.add(&rival.row, ours, theirs, unit, goal);
         }
     }
 }
 
-fn no_wasmtime() -> Measured {
-    Err("no wasmtime: set HOST_COMPAT_WASMTIME, or put it on the PATH".into())
+fn start(side: Option<Side>) -> Result<(Server, Side), Missing> {
+    let mut side = side.ok_or_else(no_wasmtime)?;
+    let server = Server::start(&mut side.command);
+    let server = server.map_err(|error| Missing::Void(format!("{error:#}")))?;
+    Ok((server, side))
 }
 
-/// The median of [`ROUNDS`] rounds of each of `sides`, which take turns.
-async fn alternate(
+fn no_wasmtime() -> Missing {
+    Missing::Absent("no wasmtime: set HOST_COMPAT_WASMTIME, or put it on the PATH".into())
+}
+
+/// The median of [`ROUNDS`] rounds of each side; the sides take turns.
+async fn alternate<Side>(
     name: &str,
     unit: &str,
-    sides: usize,
-    measure: impl AsyncFn(usize) -> anyhow::Result<f64>,
+    sides: Vec<Result<Side, Missing>>,
+    measure: impl AsyncFn(&mut Side) -> anyhow::Result<f64>,
 ) -> Vec<Measured> {
-    let mut values = vec![Vec::new(); sides];
-    let mut void = vec![Vec::new(); sides];
-    let missing = |values: &[f64], void: &[String]| values.len() < ROUNDS && void.len() < MAX_VOID;
-    while (0..sides).any(|side| missing(&values[side], &void[side])) {
-        for side in 0..sides {
-            if !missing(&values[side], &void[side]) {
+    let mut turns = Vec::from_iter(sides.into_iter().map(|side| (side, Vec::new(), Vec::new())));
+    for _ in 0..ROUNDS + MAX_VOID - 1 {
+        for (number, (side, values, void)) in turns.iter_mut().enumerate() {
+            let Ok(side) = side else { continue };
+            if values.len() == ROUNDS || void.len() == MAX_VOID {
                 continue;
             }
-            let who = ["ours", "theirs", "third"][side];
+            let who = ["ours", "theirs", "native"][number];
             match measure(side).await {
                 Ok(value) => {
                     eprintln!("{name}: {who} {value:.1} {unit}");
-                    values[side].push(value);
+                    values.push(value);
                 }
                 Err(error) => {
                     eprintln!("{name}: {who} void: {error:#}");
-                    void[side].push(format!("{error:#}"));
+                    void.push(format!("{error:#}"));
                 }
             }
         }
     }
-    let medians = values.into_iter().zip(void);
-    let medians = medians.map(|(values, mut void)| match median(values) {
-        Some(median) => Ok(median),
-        None => Err(format!(
-            "{} void rounds, the last: {}",
-            void.len(),
-            void.pop().unwrap_or_default()
-        )),
+    let medians = turns.into_iter().map(|(side, mut values, void)| {
+        side?;
+        if values.len() < ROUNDS {
+            let text = format!("{} void rounds: {}", void.len(), void.join("; "));
+            return Err(Missing::Void(text));
+        }
+        values.sort_unstable_by(f64::total_cmp);
+        Ok(values[ROUNDS / 2])
     });
     medians.collect()
-}
-
-/// Of five or more.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_unstable_by(f64::total_cmp);
-    (values.len() >= ROUNDS).then(|| values[values.len() / 2])
 }
 
 /// As many open files as the hard limit allows, for the servers too, which inherit it.

@@ -9,12 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// From start to listening, compiling included.
 const START: Duration = Duration::from_secs(60);
-/// From SIGTERM to the end.
-const STOP: Duration = Duration::from_secs(10);
 /// Lines of a server's log that are kept, to be shown when a round is void.
 const KEPT: usize = 20;
 /// What every server here says once it listens.
@@ -73,7 +71,11 @@ fn serve(program: &Path, arguments: &[&str]) -> Command {
     command
         .args(["serve", "--addr", "127.0.0.1:0"])
         .args(arguments)
-        .env("XDG_CACHE_HOME", directory().join("cache"));
+        .env("XDG_CACHE_HOME", directory().join("cache"))
+        // As a user runs it: with these, errors that nobody sees cost a walk of the stack.
+        .env_remove("RUST_BACKTRACE")
+        .env_remove("RUST_LIB_BACKTRACE")
+        .env_remove("HOST_LOG");
     command
 }
 
@@ -99,7 +101,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(mut command: Command) -> anyhow::Result<Server> {
+    pub fn start(command: &mut Command) -> anyhow::Result<Server> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -152,17 +154,6 @@ impl Server {
         let line = status.lines().find(|line| line.starts_with("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
         Ok(kib.context("/proc/PID/status without VmRSS")? * 1024)
-    }
-
-    /// Lets it end by itself, so that it can finish what it writes to its cache.
-    pub fn stop(mut self) -> anyhow::Result<()> {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-        let deadline = Instant::now() + STOP;
-        while self.child.try_wait()?.is_none() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
     }
 }
 
