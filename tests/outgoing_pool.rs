@@ -230,16 +230,17 @@ fn of_several_dead_pooled_connections_one_is_retried(world: World) {
 fn a_connection_that_its_upstream_closed_is_closed_here(world: World) {
     let origin = Origin::serve(|visit| {
         if visit.request().is_some() {
-            visit.wire.send(&up());
             visit.wait_for_release();
+            visit.wire.send(&up());
         }
     });
     let host = Host::probe(world);
     let mut clients = [(); 20].map(|()| host.send("GET", &call(&origin.url("/")), &[], b""));
+    origin.wait(|record| record.requests.len() == clients.len());
+    origin.release();
     for client in &mut clients {
         client.answer("GET").expect(200);
     }
-    origin.release();
     let begun = Instant::now();
     // Nothing but the kernel knows.
     while sockets(&[origin.addr.port()], CLOSE_WAIT) > 0 {

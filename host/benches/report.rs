@@ -94,7 +94,7 @@ impl Row {
 }
 
 /// With three digits at least, and none that a median of five rounds cannot know.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value {
         1000.0.. => format!("{}", (value / 10.0).round() * 10.0),
         100.0.. => format!("{value:.0}"),

@@ -4,7 +4,7 @@
 //! idle. A wrong or failed answer voids the round, which is repeated.
 
 use crate::load::{self, Answer, Client, Target};
-use crate::report::{Goal, Measured, Missing, Report, Row};
+use crate::report::{Goal, Measured, Missing, Report, Row, number};
 use crate::servers::{Programs, Server, guest, proxy, upstream};
 use anyhow::Context as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -391,15 +391,15 @@ async fn alternate<Side>(
 ) -> Vec<Measured> {
     let mut turns = Vec::from_iter(sides.into_iter().map(|side| (side, Vec::new(), Vec::new())));
     for _ in 0..ROUNDS + MAX_VOID - 1 {
-        for (number, (side, values, void)) in turns.iter_mut().enumerate() {
+        for (at, (side, values, void)) in turns.iter_mut().enumerate() {
             let Ok(side) = side else { continue };
             if values.len() == ROUNDS || void.len() == MAX_VOID {
                 continue;
             }
-            let who = ["ours", "theirs", "native"][number];
+            let who = ["ours", "theirs", "native"][at];
             match measure(side).await {
                 Ok(value) => {
-                    eprintln!("{name}: {who} {value:.1} {unit}");
+                    eprintln!("{name}: {who} {} {unit}", number(value));
                     values.push(value);
                 }
                 Err(error) => {

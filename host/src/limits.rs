@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests in flight at once, counted from admission to the last byte of
     /// the answer. Enforced by `admission`. Default 5 000.

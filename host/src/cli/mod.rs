@@ -473,6 +473,20 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// What `--help` shows as a default is written there, and must be true.
+    #[test]
+    fn a_command_line_without_limits_has_the_default_ones() {
+        let cli = Cli::try_parse_from(["host", "serve", "builtin:hello"]);
+        let Ok(Cli {
+            command: Command::Serve(serve),
+        }) = cli
+        else {
+            panic!("the command is known");
+        };
+        let config = serve.into_config().unwrap();
+        assert_eq!(config.limits, Limits::default());
+    }
+
     #[test]
     fn all_mistakes_of_a_command_line_are_told_together() {
         let cli = Cli::try_parse_from([

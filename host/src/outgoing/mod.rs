@@ -350,10 +350,19 @@ impl Target {
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let host = HeaderValue::from_str(authority)
             .map_err(|error| invalid(authority, error.to_string()))?;
+        let own = request.headers_mut().remove(HOST);
+        let mut absolute = request.uri().clone().into_parts();
+        if let Some(own) = &own {
+            // HTTP/2 has one name for both, RFC 9113 section 8.3.1.
+            let own = http::uri::Authority::try_from(own.as_bytes())
+                .map_err(|error| invalid("Host", error.to_string()))?;
+            absolute.authority = Some(own);
+        }
         Ok(Self {
             origin_form,
-            host: request.headers_mut().remove(HOST).unwrap_or(host),
-            absolute: request.uri().clone(),
+            host: own.unwrap_or(host),
+            absolute: http::Uri::from_parts(absolute)
+                .map_err(|error| invalid("URI", error.to_string()))?,
         })
     }
 
