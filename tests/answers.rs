@@ -8,6 +8,7 @@ on_both_worlds![
     date_is_there_once,
     content_length_is_there_when_it_is_true,
     a_body_shorter_than_its_length_does_not_look_whole,
+    a_body_longer_than_its_length_does_not_look_whole,
     answers_without_a_body_keep_the_connection,
     every_final_status_passes,
     server_sent_events_arrive_one_by_one,
@@ -273,4 +274,17 @@ fn a_failed_parse_is_a_400_and_the_end(world: World) {
     assert_eq!(wire.answer("GET").status(), 400);
     assert!(wire.at_end());
     assert_eq!(host.get("/hello").expect(200).text(), "probe\n");
+}
+
+fn a_body_longer_than_its_length_does_not_look_whole(world: World) {
+    let host = Host::probe(world);
+    let mut wire = host.send("GET", "/short-length?declare=3&send=10", &[], b"");
+    if let Some(answer) = wire.try_answer("GET") {
+        let outcome = (answer.status(), answer.end);
+        assert!(
+            outcome == (200, End::Cut) || outcome == (500, End::Whole),
+            "{answer:?}"
+        );
+    }
+    host.log().wait_for(&[&world.app("probe")]);
 }

@@ -14,6 +14,7 @@ on_both_worlds![
     a_damaged_component_is_named_as_such,
     a_component_is_read_from_stdin,
     a_precompiled_component_needs_its_flag,
+    compiled_code_goes_where_a_link_points,
     inspect_says_what_a_component_is,
     the_house_guests_import_the_versions_that_the_runtime_links,
     the_guest_sees_the_environment_it_was_given_and_no_more,
@@ -505,4 +506,22 @@ fn memory_over_its_limit_is_refused(world: World) {
     strict.get("/allocate?bytes=1000000").expect(200);
     strict.get("/allocate?bytes=50000000").expect(500);
     strict.get("/hello").expect(200);
+}
+
+fn compiled_code_goes_where_a_link_points(world: World) {
+    let scratch = Scratch::new("compile-link", world);
+    let target = scratch.file("target.cwasm", b"old");
+    let link = scratch.path().join("link.cwasm");
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let guest = world.guest("hello");
+    let compile: [&OsStr; 4] = [
+        "compile".as_ref(),
+        guest.as_ref(),
+        "-o".as_ref(),
+        link.as_ref(),
+    ];
+    let (code, _, stderr) = run(&compile);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert!(std::fs::metadata(&target).unwrap().len() > 1000);
 }

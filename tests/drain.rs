@@ -10,6 +10,7 @@ on_both_worlds![
     a_request_in_flight_is_answered_after_sigterm,
     an_interrupt_drains_too,
     a_body_under_way_ends_whole,
+    a_connection_whose_head_has_left_answers_one_more,
     an_idle_connection_is_closed,
     a_second_signal_exits_at_once,
     the_drain_timeout_ends_what_does_not_end,
@@ -152,5 +153,21 @@ fn the_shutdown_address_drains(world: World) {
     host.wait_until_it_refuses();
     origin.release();
     assert_eq!(client.answer("GET").expect(200).text(), "late");
+    assert_eq!(host.process.exit_code(), 0);
+}
+
+/// 1. The head of an answer has left, without a word of an end.
+/// 2. The host drains; the answer ends whole.
+/// 3. The client knows nothing of that, and asks once more; that answer says it.
+fn a_connection_whose_head_has_left_answers_one_more(world: World) {
+    let mut host = Host::probe(world);
+    let mut client = host.send("GET", "/events?count=5&every=100", &[], b"");
+    let head = client.head().expect("a head");
+    assert_eq!(head.field("connection"), None);
+    host.process.signal(Signal::TERM);
+    while client.chunk().expect("a whole answer") != b"" {}
+    client.send(&request("GET", "/hello", &[], b""));
+    let answer = client.answer("GET").expect(200);
+    assert_eq!(answer.head.field("connection"), Some("close"));
     assert_eq!(host.process.exit_code(), 0);
 }

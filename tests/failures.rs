@@ -10,6 +10,7 @@ on_both_worlds![
     a_panic_is_a_500_and_an_exit_is_one_too,
     a_trap_after_the_headers_breaks_the_connection,
     a_failure_leaves_the_connection_usable,
+    a_log_that_cannot_be_written_changes_no_answer,
     a_neighbour_survives_a_trap,
     a_lost_answer_breaks_off_and_nothing_is_shared_after,
 ];
@@ -197,4 +198,43 @@ fn a_lost_answer_breaks_off_and_nothing_is_shared_after(world: World) {
     }
     held.release();
     assert_eq!(alone.answer("POST").expect(200).text(), "alone");
+}
+
+/// The device behind stderr is full, so that each line fails.
+fn a_log_that_cannot_be_written_changes_no_answer(world: World) {
+    let addr = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap();
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_host"))
+        .args(["serve", "--addr", &addr.to_string()])
+        .arg(world.guest("probe"))
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    let begun = std::time::Instant::now();
+    while std::net::TcpStream::connect(addr).is_err() {
+        assert!(
+            begun.elapsed() < crate::harness::PATIENCE,
+            "it does not listen"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let ask = |target: &str| {
+        let mut wire = crate::wire::Wire::connect(addr);
+        wire.send(&request("GET", target, &[], b""));
+        wire.answer("GET").status()
+    };
+    for _ in 0..5 {
+        // Leaves while its guest reads.
+        let mut leaves = crate::wire::Wire::connect(addr);
+        leaves.send(&request("POST", "/read", &["Content-Length: 10"], b""));
+        assert_eq!(ask("/trap"), 500);
+        drop(leaves);
+        assert_eq!(ask("/return"), 500);
+    }
+    assert_eq!(ask("/hello"), 200);
+    let id = rustix::process::Pid::from_child(&process);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(0));
 }

@@ -12,6 +12,7 @@ on_both_worlds![
     a_body_that_does_not_go_on_is_a_408,
     a_guest_that_does_not_read_is_not_the_clients_fault,
     a_head_that_does_not_come_is_a_408,
+    a_preface_that_does_not_go_on_is_not_waited_for,
     an_idle_connection_is_closed,
     a_client_that_does_not_read_is_reset_and_its_guest_cancelled,
     a_connection_carries_as_many_requests_as_told,
@@ -147,4 +148,16 @@ fn a_connection_carries_as_many_requests_as_told(world: World) {
         assert_eq!(says_so, number == 3, "request {number}");
     }
     assert!(wire.at_end());
+}
+
+fn a_preface_that_does_not_go_on_is_not_waited_for(world: World) {
+    let host = Host::guest(world, "probe", &["--header-timeout", "300ms"]);
+    for begun in [&b"PRI "[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let mut wire = host.connect();
+        wire.send(begun);
+        // Settings may come before the end.
+        let mut rest = Vec::new();
+        let _ = std::io::Read::read_to_end(wire.socket(), &mut rest);
+    }
+    host.get("/hello").expect(200);
 }

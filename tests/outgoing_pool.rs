@@ -14,6 +14,7 @@ on_both_worlds![
     the_total_limit_spans_destinations,
     the_limit_that_was_reached_is_the_one_named,
     a_turn_that_its_caller_left_goes_to_the_next,
+    a_dropped_call_holds_no_connection,
     a_dead_pooled_connection_is_retried_once_and_never_after_a_body,
     of_several_dead_pooled_connections_one_is_retried,
     a_connection_that_its_upstream_closed_is_closed_here,
@@ -284,4 +285,24 @@ fn many_requests_leave_few_sockets_behind(world: World) {
         "{} connections",
         record.connections
     );
+}
+
+/// The guest drops its call; the request is sent to its end and no longer waited for.
+fn a_dropped_call_holds_no_connection(world: World) {
+    let origin = Origin::serve(|visit| {
+        if visit
+            .request()
+            .is_some_and(|seen| seen.head.start.contains("/hang"))
+        {
+            visit.wait_for_release();
+        } else {
+            visit.wire.send(&up());
+        }
+    });
+    let limits = ["--max-connections-per-upstream", "1"];
+    let host = Host::guest(world, "probe", &limits);
+    let hang = format!("/call-drop?ms=100&url={}", encode(&origin.url("/hang")));
+    assert_eq!(host.get(&hang).expect(200).text(), "dropped\n");
+    host.get(&call(&origin.url("/"))).expect(200);
+    origin.release();
 }

@@ -103,6 +103,12 @@ impl Answer {
         Some(Arc::new(Failure::new(Kind::BrokenBody, cause)))
     }
 
+    /// hyper would cut it off, and nobody would notice.
+    fn is_too_long(&self, frame: &Frame<Bytes>) -> bool {
+        let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+        self.promised.is_some_and(|promised| bytes > promised)
+    }
+
     fn count(&mut self, frame: &Frame<Bytes>) {
         if let Some(held) = &self.held {
             held.exchange.progress();
@@ -111,7 +117,7 @@ impl Answer {
         let Some(promised) = &mut self.promised else {
             return;
         };
-        *promised = promised.saturating_sub(data.len() as u64);
+        *promised -= data.len() as u64;
         if *promised == 0
             && let Some(held) = &self.held
         {
@@ -131,9 +137,9 @@ impl Answer {
     /// first.
     fn fail(&mut self, error: Error, failure: &Failure, cx: &mut Context<'_>) {
         if let Some(held) = self.held.take() {
+            held.exchange.cancel();
             let Exchange { id, app, .. } = &*held.exchange;
             tracing::error!("request {id} app {app}: after the head of the answer: {failure}");
-            held.exchange.cancel();
         }
         self.state = State::Failing(error);
         cx.waker().wake_by_ref();
@@ -164,6 +170,11 @@ impl Body for Answer {
             }
         };
         match std::task::ready!(Pin::new(body).poll_frame(cx)) {
+            Some(Ok(frame)) if self.is_too_long(&frame) => {
+                let failure = Failure::new(Kind::BrokenBody, "the body exceeds its Content-Length");
+                self.fail(Error::HttpResponseBodySize(None), &failure, cx);
+                Poll::Pending
+            }
             Some(Ok(frame)) => {
                 self.count(&frame);
                 Poll::Ready(Some(Ok(frame)))
@@ -219,9 +230,9 @@ impl Drop for Answer {
         if complete || held.exchange.is_finished() {
             held.exchange.finish();
         } else {
+            held.exchange.cancel();
             let Exchange { id, app, .. } = &*held.exchange;
             tracing::info!("request {id} app {app}: client closed during the answer");
-            held.exchange.cancel();
         }
     }
 }

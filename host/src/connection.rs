@@ -26,10 +26,12 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wasmtime_wasi_http::Error;
@@ -180,13 +182,17 @@ impl Connections {
             () = over.as_mut() => return Ok(()),
             () = self.drain.cancelled() => {}
         }
-        if progress.is_idle() {
-            tokio::select! {
-                biased;
-                result = connection.as_mut() => return Ok(result?),
-                () = over.as_mut() => return Ok(()),
-                () = tokio::time::sleep(self.linger) => {}
-            }
+        // What is under way says `Connection: close`, unless its head has left
+        // before: then the next answer does.
+        let lingered = async {
+            progress.idle().await;
+            tokio::time::sleep(self.linger).await;
+        };
+        tokio::select! {
+            biased;
+            result = connection.as_mut() => return Ok(result?),
+            () = over.as_mut() => return Ok(()),
+            () = lingered => {}
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {
@@ -203,6 +209,8 @@ impl Connections {
         https: bool,
     ) -> anyhow::Result<()> {
         let (dispatch, limits) = (Arc::clone(&self.dispatch), self.body_limits);
+        let streams = Arc::<Streams>::default();
+        let opened = Arc::clone(&streams);
         let service = service_fn(move |request: http::Request<Incoming>| {
             let dispatch = Arc::clone(&dispatch);
             let trouble = Arc::<Trouble>::default();
@@ -215,17 +223,32 @@ impl Connections {
                 https,
                 trouble,
             };
-            async move { Ok::<_, Infallible>(dispatch.request(request, hop).await) }
+            let stream = Streams::open(&opened);
+            async move {
+                let response = dispatch.request(request, hop).await;
+                Ok::<_, Infallible>(response.map(|body| Answering {
+                    body,
+                    progress: None,
+                    _stream: Some(stream),
+                }))
+            }
         });
         let mut connection = std::pin::pin!(self.http2.serve_connection(TokioIo::new(io), service));
         tokio::select! {
             biased;
             result = connection.as_mut() => return Ok(result?),
+            // hyper itself waits for the preface and for acknowledgements, but
+            // for a first request it would wait for ever.
+            () = streams.none_for(self.handshake, true) => return Ok(()),
             () = self.drain.cancelled() => {}
         }
         // GOAWAY, and what has begun goes on.
         connection.as_mut().graceful_shutdown();
-        Ok(connection.await?)
+        tokio::select! {
+            biased;
+            result = connection => Ok(result?),
+            () = streams.none_for(self.linger, false) => Ok(()),
+        }
     }
 
     async fn request_http1(
@@ -265,7 +288,11 @@ impl Connections {
             || response.body().size_hint().exact().is_some();
         let chunks = chunks && !has_length;
         progress.due(if chunks { Due::Chunk } else { Due::Bytes });
-        Ok(response.map(|body| Answering { body, progress }))
+        Ok(response.map(|body| Answering {
+            body,
+            progress: Some(progress),
+            _stream: None,
+        }))
     }
 }
 
@@ -287,10 +314,56 @@ async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
     }
 }
 
+/// The streams of one HTTP/2 connection.
+#[derive(Default)]
+struct Streams {
+    open: AtomicUsize,
+    ever: AtomicBool,
+    fewer: Notify,
+}
+
+/// One of them; ends when dropped.
+struct Stream(Arc<Streams>);
+
+impl Streams {
+    fn open(streams: &Arc<Self>) -> Stream {
+        streams.open.fetch_add(1, Ordering::AcqRel);
+        streams.ever.store(true, Ordering::Release);
+        Stream(Arc::clone(streams))
+    }
+
+    /// Resolves when no stream has been open for `time`; if `first`, only
+    /// when there has been none at all.
+    async fn none_for(&self, time: Duration, first: bool) {
+        loop {
+            let mut fewer = std::pin::pin!(self.fewer.notified());
+            fewer.as_mut().enable();
+            if self.open.load(Ordering::Acquire) == 0 {
+                tokio::time::sleep(time).await;
+                if first && self.ever.load(Ordering::Acquire) {
+                    std::future::pending::<()>().await;
+                }
+                if self.open.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+            }
+            fewer.await;
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
+        self.0.fewer.notify_waiters();
+    }
+}
+
 /// An answer's body; notes its end.
 struct Answering {
     body: Answer,
-    progress: Progress,
+    progress: Option<Progress>,
+    _stream: Option<Stream>,
 }
 
 impl Body for Answering {
@@ -315,6 +388,8 @@ impl Body for Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.progress.due(Due::Nothing);
+        self.progress
+            .iter()
+            .for_each(|progress| progress.due(Due::Nothing));
     }
 }

@@ -155,12 +155,9 @@ impl Dispatch {
         let result = tokio::time::timeout(self.answer_deadline, call).await;
         gone.disarm();
         let response = match result {
-            Ok(Ok(response)) if response.status().is_informational() => Err(Failure::new(
+            Ok(Ok(response)) if !is_final(response.status()) => Err(Failure::new(
                 Kind::NoAnswer,
-                format_args!(
-                    "the guest answered with the interim status {}",
-                    response.status()
-                ),
+                format_args!("the guest answered with the status {}", response.status()),
             )),
             Ok(response) => response,
             Err(_) => Err(Failure::new(
@@ -234,6 +231,11 @@ impl Dispatch {
     }
 }
 
+/// From 200 to 599, RFC 9110 section 15.
+fn is_final(status: StatusCode) -> bool {
+    (200..600).contains(&status.as_u16())
+}
+
 /// Cancels the exchange when the future that holds it is dropped, as hyper
 /// does with a request whose client has gone.
 struct CancelOnDrop(Option<Arc<Exchange>>);
@@ -247,9 +249,9 @@ impl CancelOnDrop {
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         if let Some(exchange) = self.0.take() {
+            exchange.cancel();
             let Exchange { id, app, .. } = &*exchange;
             tracing::info!("request {id} app {app}: client closed before the answer");
-            exchange.cancel();
         }
     }
 }

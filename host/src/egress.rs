@@ -38,6 +38,7 @@ impl Egress {
         exchange: Arc<Exchange>,
         mut request: http::Request<WasiBody>,
         written: Written,
+        abandoned: impl Future<Output = ()>,
         options: Option<RequestOptions>,
     ) -> Result<http::Response<WasiBody>, Error> {
         let options = options.unwrap_or_default();
@@ -67,7 +68,9 @@ impl Egress {
                 .map(|body| Watched::new(body, exchange, deadlines.between_bytes).boxed_unsync()));
         }
         let caller = Arc::clone(&exchange);
-        let sent = self.client.send(caller, request, written, deadlines);
+        let sent = self
+            .client
+            .send(caller, request, written, abandoned, deadlines);
         match sent.await {
             Ok(response) => {
                 Ok(response.map(|body| body.map_err(error_from_outgoing).boxed_unsync()))

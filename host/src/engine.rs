@@ -41,9 +41,10 @@ pub fn build(flags: &Flags, limits: &Limits, warnings: &mut Vec<String>) -> anyh
             }
         }
     }
-    Engine::new(&config)
-        .map_err(anyhow::Error::from)
-        .context("cannot build the engine")
+    Engine::new(&config).map_err(anyhow::Error::from).context(
+        "cannot build the engine; where memory cannot be reserved, a smaller \
+             --max-concurrent-requests needs less, and -O pooling-allocator=n none",
+    )
 }
 
 /// Every request may call one other in process, so there are twice as many

@@ -29,9 +29,22 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        // It says how long the message was; Content-Length beside it does not,
+        // RFC 9112 section 6.3.
+        headers.remove(header::CONTENT_LENGTH);
+    }
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
+}
+
+/// Whether a message has a transfer coding besides `chunked`, which hyper has
+/// decoded: its body is not the content then, RFC 9112 section 6.1.
+pub fn is_transfer_coded(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut codings = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| !coding.trim_ascii().eq_ignore_ascii_case(b"chunked"))
 }
 
 #[cfg(test)]

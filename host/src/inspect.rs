@@ -41,6 +41,14 @@ fn default_output(source: &Source) -> anyhow::Result<PathBuf> {
 
 /// A reader never sees half of the file.
 fn write_atomically(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    // A link stays one.
+    let resolved = std::fs::canonicalize(path);
+    let path = resolved.as_deref().unwrap_or(path);
+    if path.metadata().is_ok_and(|data| !data.is_file()) {
+        // A device or a pipe is written to, not replaced.
+        return std::fs::write(path, bytes)
+            .with_context(|| format!("cannot write {}", path.display()));
+    }
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let write = || {

@@ -64,5 +64,8 @@ fn start_log() {
         .with_writer(std::io::stderr)
         .with_ansi(ansi)
         .with_target(false)
+        // To tell of a log that cannot be written there is only the log: what
+        // cannot be written is dropped, and no request notices.
+        .log_internal_errors(false)
         .init();
 }

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Notify;
 
 /// What the client is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub struct Shared {
     /// Bytes written.
     pub written: AtomicU64,
     pub watch: AtomicWaker,
+    /// Told when nothing is due any more.
+    idle: Notify,
 }
 
 impl Shared {
@@ -70,6 +73,18 @@ impl Progress {
     pub fn due(&self, due: Due) {
         self.0.due.store(due as u8, Ordering::Release);
         self.0.watch.wake();
+        if due == Due::Nothing {
+            self.0.idle.notify_waiters();
+        }
+    }
+
+    /// Waits until no request is under way.
+    pub async fn idle(&self) {
+        let mut idle = std::pin::pin!(self.0.idle.notified());
+        idle.as_mut().enable();
+        if !self.is_idle() {
+            idle.await;
+        }
     }
 
     pub fn received(&self, complete: bool) {
@@ -178,6 +193,7 @@ impl<I> Socket<I> {
             blocked: AtomicBool::new(false),
             written: AtomicU64::new(0),
             watch: AtomicWaker::new(),
+            idle: Notify::new(),
         });
         let socket = Self {
             io,

@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use wasmtime::component::{Accessor, HasData, Linker, Resource, ResourceTable};
 use wasmtime::{AsContextMut as _, Engine, Store, StoreLimits, StoreLimitsBuilder};
 use wasmtime_wasi::sockets::SocketAddrUse;
@@ -258,14 +259,28 @@ impl WasiHttpHooks for Hooks {
         };
         let egress = Arc::clone(&self.egress);
         let written = self.suspensions.watch();
-        let send = async move { egress.send(exchange, request, written, options).await };
         match self.world {
-            World::P3 => Box::new(async move { with_io(send.await) }),
+            World::P3 => {
+                let never = std::future::pending();
+                let send = async move {
+                    egress
+                        .send(exchange, request, written, never, options)
+                        .await
+                };
+                Box::new(async move { with_io(send.await) })
+            }
             // A guest of 0.2 that drops the future of its response has not
-            // cancelled its request; wasmtime would.
+            // cancelled its request; wasmtime would. It only wants no response.
             World::P2 => {
-                let task = tokio::spawn(send);
+                let (wanted, dropped) = oneshot::channel::<()>();
+                let abandoned = async move { _ = dropped.await };
+                let task = tokio::spawn(async move {
+                    egress
+                        .send(exchange, request, written, abandoned, options)
+                        .await
+                });
                 Box::new(async move {
+                    let _wanted = wanted;
                     let lost = |_| Err(Error::InternalError(Some("the request was lost".into())));
                     with_io(task.await.unwrap_or_else(lost))
                 })

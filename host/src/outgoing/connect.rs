@@ -33,6 +33,9 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 
+/// Bytes of a response's head, and of what is read ahead of its body.
+const MOST_BUFFERED: usize = 64 << 10;
+
 /// No file descriptor left in this process, or in the system.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
@@ -150,9 +153,9 @@ async fn connect_first(addresses: &[SocketAddr]) -> Result<TcpStream, Error> {
     let Some((address, error)) = last else {
         return Err(Error::NoAddress("the name".into()));
     };
-    let kind = error.kind();
+    let (kind, code) = (error.kind(), error.raw_os_error());
     let error = std::io::Error::new(kind, format!("{address}: {error}"));
-    Err(match (kind, error.raw_os_error()) {
+    Err(match (kind, code) {
         (ErrorKind::ConnectionRefused, _) => Error::Refused(error),
         (NO_LOCAL_PORT, _) => Error::NoLocalPort(*address),
         (_, Some(EMFILE | ENFILE)) => {
@@ -168,7 +171,9 @@ async fn handshake_http1<B: RequestBody>(
     io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     mut slot: Slot<B>,
 ) -> Result<Sender<B>, Error> {
-    let (sender, connection) = http1::handshake::<_, Sending<B>>(TokioIo::new(io))
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(MOST_BUFFERED)
+        .handshake::<_, Sending<B>>(TokioIo::new(io))
         .await
         .map_err(|error| super::classify(&error))?;
     slot.opened();

@@ -24,7 +24,7 @@ pub use cdn_loop::{MAX_PASSES, passes};
 pub use pool::Bounds;
 
 use crate::exchange::Exchange;
-use crate::headers::remove_hop_by_hop;
+use crate::headers::{is_transfer_coded, remove_hop_by_hop};
 use crate::limits::Limits;
 use crate::suspension::Written;
 use bytes::Bytes;
@@ -206,7 +206,9 @@ impl<B: RequestBody> Client<B> {
     }
 
     /// Sends `request`, whose URI is absolute, on behalf of `exchange`.
-    /// `written` tells when the guest has no more of its body to write for now.
+    /// `written` tells when the guest has no more of its body to write for now,
+    /// and `abandoned` that nobody waits for the response: then the request is
+    /// sent to its end, and no longer waited for.
     ///
     /// # Errors
     /// See [`Error`]. After the response's head, errors come from its body.
@@ -215,6 +217,7 @@ impl<B: RequestBody> Client<B> {
         exchange: Arc<Exchange>,
         mut request: http::Request<B>,
         written: Written,
+        abandoned: impl Future<Output = ()>,
         deadlines: Deadlines,
     ) -> Result<http::Response<Watched<Pooled<B>>>, Error> {
         let destination = destination(request.uri())?;
@@ -224,12 +227,23 @@ impl<B: RequestBody> Client<B> {
             .map_err(|denied| Error::Denied(denied.to_string()))?;
         cdn_loop::pass(request.headers_mut(), exchange.passes).ok_or(Error::Loop)?;
         let target = Target::of(&mut request)?;
-        let sent = self.exchange(&destination, &target, request, &written, deadlines);
+        let (head, body) = request.into_parts();
+        let (body, handle) = Sending::hold(body, &written).await;
+        let unwanted = async {
+            abandoned.await;
+            handle.over().await;
+        };
+        let request = http::Request::from_parts(head, body);
+        let sent = self.exchange(&destination, &target, request, handle.clone(), deadlines);
         let (mut response, lease, handle) = tokio::select! {
             biased;
             () = exchange.cancelled() => return Err(Error::Cancelled),
             sent = sent => sent?,
+            () = unwanted => return Err(Error::Cancelled),
         };
+        if is_transfer_coded(response.headers()) {
+            return Err(Error::Protocol("a transfer coding besides chunked".into()));
+        }
         remove_hop_by_hop(response.headers_mut());
         Ok(response.map(|incoming| {
             let body = Pooled::new(incoming, lease, handle, deadlines.between_bytes);
@@ -241,13 +255,10 @@ impl<B: RequestBody> Client<B> {
         &self,
         destination: &Destination,
         target: &Target,
-        request: http::Request<B>,
-        written: &Written,
+        mut request: http::Request<Sending<B>>,
+        handle: Handle<B>,
         deadlines: Deadlines,
     ) -> Result<(http::Response<Incoming>, Lease<B>, Handle<B>), Error> {
-        let (head, body) = request.into_parts();
-        let (body, handle) = Sending::hold(body, written).await;
-        let mut request = http::Request::from_parts(head, body);
         let mut lease = self
             .connection(destination, deadlines.connect, true)
             .await?;

@@ -96,6 +96,12 @@ impl<B: RequestBody> Sending<B> {
     }
 }
 
+impl<B: Body> Clone for Handle<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
 impl<B: RequestBody> Handle<B> {
     /// The body, to be sent again, if nothing of it was taken yet.
     pub fn untouched(&self) -> Option<(Sending<B>, Handle<B>)> {
