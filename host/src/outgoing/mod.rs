@@ -228,7 +228,11 @@ impl<B: RequestBody> Client<B> {
         cdn_loop::pass(request.headers_mut(), exchange.passes).ok_or(Error::Loop)?;
         let target = Target::of(&mut request)?;
         let (head, body) = request.into_parts();
-        let (body, handle) = Sending::hold(body, &written).await;
+        let (body, handle) = tokio::select! {
+            biased;
+            () = exchange.cancelled() => return Err(Error::Cancelled),
+            held = Sending::hold(body, &written) => held,
+        };
         let unwanted = async {
             abandoned.await;
             handle.over().await;
